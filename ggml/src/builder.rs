@@ -1,0 +1,203 @@
+//! A graph under construction.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ptr::NonNull;
+
+use crate::allocator::Allocator;
+use crate::context::Contexts;
+use crate::graph::{Graph, Slot, SlotInfo};
+use crate::{Backend, Dtype, Error, Result, Shape, Storage, Tensor, Weight, sys};
+
+/// A graph under construction. [`Tensor`]s borrow it; [`Builder::build`] ends it.
+pub struct Builder {
+    contexts: RefCell<Contexts>,
+    slots: RefCell<Vec<SlotInfo>>,
+    storages: RefCell<Vec<Storage>>,
+    error: RefCell<Option<Error>>,
+    home: sys::ggml_backend_buffer_type_t,
+    on_cpu: bool,
+}
+
+impl Builder {
+    /// Begins a graph for `backend`.
+    pub fn new(backend: &Backend) -> Result<Self> {
+        Ok(Self {
+            contexts: RefCell::default(),
+            slots: RefCell::default(),
+            storages: RefCell::default(),
+            error: RefCell::default(),
+            home: backend.buffer_type(),
+            on_cpu: backend.is_cpu(),
+        })
+    }
+
+    /// An input: zeros until it is written, and what was written last in every run after that.
+    pub fn input(&self, dtype: Dtype, shape: Shape) -> (Tensor<'_>, Slot) {
+        self.slot(dtype, shape, usize::MAX)
+    }
+
+    /// An input of `count` I32 indices, each below `below`.
+    pub fn indices(&self, count: usize, below: usize) -> (Tensor<'_>, Slot) {
+        self.slot(Dtype::I32, [count, 1, 1, 1], below)
+    }
+
+    fn slot(&self, dtype: Dtype, shape: Shape, below: usize) -> (Tensor<'_>, Slot) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = Slot(slots.len());
+        let made = self.contexts.borrow_mut().tensor(dtype, shape);
+        match made {
+            Ok(raw) => {
+                // An output too: otherwise its memory would be used again, and each run would need it written.
+                // SAFETY: the tensor was just made.
+                unsafe {
+                    sys::ggml_set_input(raw.as_ptr());
+                    sys::ggml_set_output(raw.as_ptr());
+                }
+                let elements = shape.iter().product();
+                slots.push(SlotInfo { raw, dtype, elements, below, is_input: true });
+                (Tensor::wrap(self, raw, dtype).with_below(below), slot)
+            }
+            Err(error) => (Tensor::poisoned(self, error), slot),
+        }
+    }
+
+    /// A stored weight. The graph keeps its storage alive.
+    pub fn weight(&self, weight: &Weight) -> Tensor<'_> {
+        if weight.storage().home() != Some(self.home) {
+            let reason = "a weight is used before its memory was allocated, or on another back end than it lies on";
+            return Tensor::poisoned(self, Error::Backend(reason.into()));
+        }
+        let mut storages = self.storages.borrow_mut();
+        if !storages.iter().any(|storage| storage.is(weight.storage())) {
+            storages.push(weight.storage().clone());
+        }
+        Tensor::wrap(self, weight.raw(), weight.dtype())
+    }
+
+    /// Marks `tensor` as a result that can be read after each run.
+    pub fn output(&self, tensor: Tensor<'_>) -> Slot {
+        let mut slots = self.slots.borrow_mut();
+        let slot = Slot(slots.len());
+        if !std::ptr::eq(tensor.builder, self) {
+            self.fail(Error::Backend("an output belongs to another graph".into()));
+            return slot;
+        }
+        let tensor = tensor.contiguous();
+        if let Some(raw) = tensor.raw() {
+            // SAFETY: the tensor lives in our contexts, or is a weight in a storage that we hold.
+            unsafe { keep(raw) };
+            let (dtype, elements, below) = (tensor.dtype(), tensor.elements(), usize::MAX);
+            slots.push(SlotInfo { raw, dtype, elements, below, is_input: false });
+        }
+        slot
+    }
+
+    /// Allocates the graph on `backend`, if that takes at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// The first error of any op; [`Error::Unsupported`] when the back end has no kernel for one;
+    /// [`Error::Alloc`] when the memory is over the limit or can't be had.
+    pub fn build(self, backend: &Backend, limit_bytes: usize) -> Result<Graph> {
+        if let Some(error) = self.error.into_inner() {
+            return Err(error);
+        }
+        if backend.buffer_type() != self.home {
+            return Err(Error::Backend("a graph is built on another back end than it was begun for".into()));
+        }
+        let mut contexts = self.contexts.into_inner();
+        let slots = self.slots.into_inner();
+        // SAFETY: all of them live in our contexts and storages.
+        let tensors = unsafe { in_order(slots.iter().map(|slot| slot.raw)) };
+        if !backend.is_cpu() {
+            backend.check_support(&tensors)?;
+        }
+        let graph = contexts.graph(&tensors)?;
+        let allocator = Allocator::new(backend)?;
+        let bytes = allocator.measure(graph, &tensors)?;
+        if bytes > limit_bytes {
+            return Err(Error::Alloc { what: "graph", bytes });
+        }
+        allocator.allocate(graph, bytes)?;
+        let graph = Graph {
+            graph,
+            slots,
+            bytes,
+            home: self.home,
+            work: Vec::new(),
+            computed: false,
+            storages: self.storages.into_inner(),
+            _allocator: allocator,
+            _contexts: contexts,
+        };
+        graph.zero_inputs()?;
+        Ok(graph)
+    }
+
+    /// Keeps the first error.
+    pub(crate) fn fail(&self, error: Error) {
+        self.error.borrow_mut().get_or_insert(error);
+    }
+
+    /// A ggml context with room for one more op.
+    pub(crate) fn context(&self) -> Result<*mut sys::ggml_context> {
+        self.contexts.borrow_mut().current()
+    }
+
+    /// Whether the graph will run on the CPU.
+    pub(crate) fn on_cpu(&self) -> bool {
+        self.on_cpu
+    }
+}
+
+/// Marks a tensor, and the one that it is a view of, as not to be overwritten by later ops. Weights
+/// never are, and may be in use elsewhere.
+///
+/// # Safety
+/// `raw` is alive.
+unsafe fn keep(raw: NonNull<sys::ggml_tensor>) {
+    // SAFETY: a view's source lives as long as the view.
+    unsafe {
+        for tensor in [raw.as_ptr(), raw.as_ref().view_src] {
+            if !tensor.is_null() && (*tensor).buffer.is_null() {
+                sys::ggml_set_output(tensor);
+            }
+        }
+    }
+}
+
+/// Everything that `results` depend on, operands before what uses them.
+///
+/// ggml would find the same order by itself, but calls itself for each op on the way, and a long
+/// chain would overflow the stack of a small thread.
+///
+/// # Safety
+/// The tensors and their operands are alive.
+unsafe fn in_order(results: impl Iterator<Item = NonNull<sys::ggml_tensor>>) -> Vec<NonNull<sys::ggml_tensor>> {
+    let mut order = Vec::new();
+    let mut seen = HashSet::new();
+    for result in results {
+        // Each entry: a tensor, and which of its operands is next.
+        let mut path = vec![(result, 0)];
+        if !seen.insert(result) {
+            continue;
+        }
+        while let Some((tensor, next)) = path.last_mut() {
+            // SAFETY: the caller's contract.
+            let operands = unsafe { tensor.as_ref().src };
+            match operands.get(*next) {
+                Some(&operand) => {
+                    *next += 1;
+                    if let Some(operand) = NonNull::new(operand).filter(|&operand| seen.insert(operand)) {
+                        path.push((operand, 0));
+                    }
+                }
+                None => {
+                    order.push(*tensor);
+                    path.pop();
+                }
+            }
+        }
+    }
+    order
+}

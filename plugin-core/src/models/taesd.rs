@@ -1,0 +1,141 @@
+//! TAESD (Ollin Boer Bohan, 2023): a tiny autoencoder that stands in for the large one.
+
+use ggml::Tensor;
+
+use super::unet::dimensions;
+use crate::error::{Error, Result};
+use crate::nn::{Conv2d, Params};
+use crate::weights::Weights;
+
+/// One entry of the encoder's or the decoder's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Conv { inputs: usize, outputs: usize, stride: usize },
+    Relu,
+    Block { inputs: usize, outputs: usize, shortcut: bool },
+    Upsample,
+}
+
+/// Which of the two networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// From a picture to a latent.
+    Encoder,
+    /// From a latent to a picture.
+    Decoder,
+}
+
+/// The encoder or the decoder.
+pub struct Taesd {
+    half: Half,
+    layers: Vec<Loaded>,
+    latent_channels: usize,
+}
+
+enum Loaded {
+    Conv(Conv2d),
+    Relu,
+    Block { convs: [Conv2d; 3], shortcut: Option<Conv2d> },
+    Upsample,
+}
+
+impl Taesd {
+    /// Loads one half: `layers.N` below `encoder` or `decoder`.
+    pub fn load(root: &Params<'_>, half: Half) -> Result<Self> {
+        let p = root.at(match half {
+            Half::Encoder => "encoder.layers",
+            Half::Decoder => "decoder.layers",
+        });
+        let layers = infer(p.weights(), half)?;
+        let latent_channels = match (half, layers.first(), layers.last()) {
+            (Half::Encoder, _, Some(&Layer::Conv { outputs, .. })) => outputs,
+            (Half::Decoder, Some(&Layer::Conv { inputs, .. }), _) => inputs,
+            _ => return Err(Error::config("TAESD neither begins nor ends with a convolution")),
+        };
+        let layers = layers.into_iter().enumerate().map(|(i, layer)| layer.load(&p.at(i))).collect::<Result<_>>()?;
+        Ok(Self { half, layers, latent_channels })
+    }
+
+    /// Channels of the latent.
+    pub fn latent_channels(&self) -> usize {
+        self.latent_channels
+    }
+
+    /// Encoder: pictures `[N, 3, H, W]` in −1…1 → scaled latents `[N, C, H/8, W/8]`.
+    /// Decoder: scaled latents → pictures around −1…1.
+    pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+        let mut h = match self.half {
+            // Inside, pictures are in 0…1, and latents are held within ±3.
+            Half::Encoder => x.scale(0.5, 0.5),
+            Half::Decoder => x.scale(1.0 / 3.0, 0.0).tanh().scale(3.0, 0.0),
+        };
+        for layer in &self.layers {
+            h = layer.forward(h);
+        }
+        match self.half {
+            Half::Encoder => h,
+            Half::Decoder => h.scale(2.0, -1.0),
+        }
+    }
+}
+
+/// Reads the list off the tensors' names: what has no tensors is an activation (after the first
+/// convolution of the decoder) or a doubling of the size.
+fn infer(w: &Weights, half: Half) -> Result<Vec<Layer>> {
+    /// Far more than the published networks have.
+    const MOST_LAYERS: usize = 256;
+    let length = (0..MOST_LAYERS).rev().find(|&i| w.at(i).has("weight") || w.at(i).has("conv")).map_or(0, |i| i + 1);
+    (0..length)
+        .map(|i| {
+            let layer = w.at(i);
+            if layer.exists("weight") {
+                let [outputs, inputs, ..] = dimensions::<4>(&layer, "weight")?;
+                // Convolutions without a bias change the size: the encoder halves it by stride.
+                let stride = if half == Half::Encoder && !layer.exists("bias") { 2 } else { 1 };
+                Ok(Layer::Conv { inputs, outputs, stride })
+            } else if layer.has("conv") {
+                let [outputs, inputs, ..] = dimensions::<4>(&layer, "conv.0.weight")?;
+                Ok(Layer::Block { inputs, outputs, shortcut: layer.has("skip") })
+            } else if i == 1 {
+                Ok(Layer::Relu)
+            } else {
+                Ok(Layer::Upsample)
+            }
+        })
+        .collect()
+}
+
+impl Layer {
+    fn load(self, p: &Params<'_>) -> Result<Loaded> {
+        Ok(match self {
+            Self::Conv { inputs, outputs, stride } => Loaded::Conv(Conv2d::load_strided(p, inputs, outputs, 3, stride, 1)?),
+            Self::Relu => Loaded::Relu,
+            Self::Upsample => Loaded::Upsample,
+            Self::Block { inputs, outputs, shortcut } => Loaded::Block {
+                convs: [
+                    Conv2d::load(&p.at("conv.0"), inputs, outputs, 3)?,
+                    Conv2d::load(&p.at("conv.2"), outputs, outputs, 3)?,
+                    Conv2d::load(&p.at("conv.4"), outputs, outputs, 3)?,
+                ],
+                shortcut: shortcut.then(|| Conv2d::load(&p.at("skip"), inputs, outputs, 1)).transpose()?,
+            },
+        })
+    }
+}
+
+impl Loaded {
+    fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Self::Conv(conv) => conv.forward(x),
+            Self::Relu => x.relu(),
+            Self::Upsample => {
+                let [width, height, ..] = x.shape();
+                x.nearest(2 * width, 2 * height)
+            }
+            Self::Block { convs: [first, second, third], shortcut } => {
+                let h = third.forward(second.forward(first.forward(x).relu()).relu());
+                h.add(shortcut.as_ref().map_or(x, |shortcut| shortcut.forward(x))).relu()
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Multi-head attention.
+
+use ggml::Tensor;
+
+use super::{Linear, Params};
+use crate::error::Result;
+
+/// Multi-head scaled dot-product attention (Vaswani et al. 2017).
+pub struct Attention {
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    to_out: Linear,
+    heads: usize,
+}
+
+/// The names that a layout gives to the four maps.
+pub struct Names {
+    q: &'static str,
+    k: &'static str,
+    v: &'static str,
+    out: &'static str,
+}
+
+impl Attention {
+    /// As diffusers names the maps.
+    pub const DIFFUSERS: Names = Names { q: "to_q", k: "to_k", v: "to_v", out: "to_out.0" };
+    /// As transformers' CLIP names them.
+    pub const CLIP: Names = Names { q: "q_proj", k: "k_proj", v: "v_proj", out: "out_proj" };
+
+    /// Queries from `width` channels, keys and values from `context` channels, split over `heads`.
+    pub fn load(p: &Params<'_>, names: Names, width: usize, context: usize, heads: usize) -> Result<Self> {
+        Ok(Self {
+            to_q: Linear::load(&p.at(names.q), width, width)?,
+            to_k: Linear::load(&p.at(names.k), context, width)?,
+            to_v: Linear::load(&p.at(names.v), context, width)?,
+            to_out: Linear::load(&p.at(names.out), width, width)?,
+            heads,
+        })
+    }
+
+    /// Queries `[N, L, width]` look at `context` `[N, M, context]`: `[N, L, width]`.
+    /// `mask` is `[L, M]`, added to the scores.
+    pub fn forward<'g>(&self, x: Tensor<'g>, context: Tensor<'g>, mask: Option<Tensor<'g>>) -> Tensor<'g> {
+        let [width, length, batch, _] = x.shape();
+        let scale = 1.0 / ((width / self.heads) as f32).sqrt();
+        let q = self.split(self.to_q.forward(x));
+        let k = self.split(self.to_k.forward(context));
+        let v = self.split(self.to_v.forward(context));
+        let mixed = q.attention(k, v, mask, scale).reshape([width, length, batch, 1]);
+        self.to_out.forward(mixed)
+    }
+
+    /// `[N, L, width]` → `[N, heads, L, width / heads]`.
+    fn split<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+        let [width, length, batch, _] = x.shape();
+        x.reshape([width / self.heads, self.heads, length, batch]).permute([0, 2, 1, 3])
+    }
+}

@@ -1,0 +1,35 @@
+//! The layers that networks are made of.
+//!
+//! A layer is loaded from a place in a checkpoint ([`Params`]) and applied to tensors of a graph.
+//! Shapes in these docs are written as PyTorch writes them, slowest dimension first: pictures are
+//! `[N, C, H, W]`, tokens `[N, L, C]`.
+
+mod attention;
+mod conv;
+mod linear;
+mod norm;
+mod params;
+mod resnet;
+mod transformer;
+
+pub use attention::Attention;
+pub use conv::{Conv2d, Downsample, Upsample};
+pub use linear::{Embedding, Linear};
+pub use norm::{GroupNorm, LayerNorm};
+pub use params::{LoadControl, Params, Plan};
+pub use resnet::ResBlock;
+pub use transformer::{FeedForward, Projection, SpatialTransformer, TransformerBlock};
+
+use ggml::Tensor;
+
+/// `[N, C, H, W]` → `[N, H·W, C]`.
+pub fn tokens_from_picture(x: Tensor<'_>) -> Tensor<'_> {
+    let [w, h, c, n] = x.shape();
+    x.reshape([w * h, c, n, 1]).permute([1, 0, 2, 3]).contiguous()
+}
+
+/// `[N, H·W, C]` → `[N, C, H, W]`.
+pub fn picture_from_tokens(x: Tensor<'_>, width: usize, height: usize) -> Tensor<'_> {
+    let [c, _, n, _] = x.shape();
+    x.permute([1, 0, 2, 3]).contiguous().reshape([width, height, c, n])
+}

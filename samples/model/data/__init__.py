@@ -1,0 +1,1 @@
+"""Procedural training pictures: textures, textured solids, and captions for both."""

@@ -1,0 +1,287 @@
+//! `scumble generate`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ggml::Backend;
+use scumble_core::image::{self, FloatImage, Limits, Mask, write_png};
+use scumble_core::pipeline::{Files, Pipeline};
+use scumble_core::request::{self, Init, Request};
+use scumble_core::sampling::rng::RngKind;
+use scumble_core::sampling::{Prediction, SamplerKind, ScheduleKind};
+use scumble_core::weights::Checkpoint;
+use scumble_core::{Error, Result};
+
+use crate::builtin::{self, Defaults};
+use crate::dump::{Dump, read_noise};
+use crate::interrupt::Interrupt;
+use crate::progress::Watcher;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What the picture shows; (word:1.2) and [word] weigh words
+    #[arg(long)]
+    prompt: String,
+    /// What it should not show
+    #[arg(long)]
+    negative: Option<String>,
+    /// A safetensors file, a diffusers folder, or the model in this program
+    #[arg(long, default_value = builtin::NAME, value_name = "PATH|builtin")]
+    model: String,
+    /// An autoencoder in place of the model's own
+    #[arg(long, value_name = "PATH")]
+    vae: Option<PathBuf>,
+    /// A tiny autoencoder (TAESD) in place of the model's own
+    #[arg(long, value_name = "PATH")]
+    taesd: Option<PathBuf>,
+    /// Width in pixels [default: the initial picture's, the model's, or 512]
+    #[arg(long)]
+    width: Option<usize>,
+    /// Height in pixels [default: the initial picture's, the model's, or 512]
+    #[arg(long)]
+    height: Option<usize>,
+    /// Denoising steps [default: the model's, or 20]
+    #[arg(long)]
+    steps: Option<usize>,
+    /// Scale of guidance; 1 turns it off [default: the model's, or 7.5]
+    #[arg(long)]
+    cfg: Option<f32>,
+    /// How far guidance is held to the contrast of the prompt alone, 0 to 1
+    #[arg(long, default_value_t = 0.0)]
+    cfg_rescale: f32,
+    /// The sampler [default: the model's]
+    #[arg(long, value_name = "NAME", value_parser = names(SamplerKind::ALL.map(SamplerKind::name)))]
+    sampler: Option<String>,
+    /// The schedule [default: the model's]
+    #[arg(long, value_name = "NAME", value_parser = names(ScheduleKind::ALL.map(ScheduleKind::name)))]
+    schedule: Option<String>,
+    /// What the network predicts [default: the model's]
+    #[arg(long, value_name = "eps|v", value_parser = ["eps", "v"])]
+    prediction: Option<String>,
+    /// Seed of all randomness
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Random numbers as CUDA makes them, or as torch does on the CPU
+    #[arg(long, default_value = RngKind::Philox.name(), value_parser = names(RngKind::ALL.map(RngKind::name)))]
+    rng: String,
+    /// Pictures of the prompt
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Which of the text encoder's last layers to take, 1 being the last [default: the model's]
+    #[arg(long)]
+    clip_skip: Option<usize>,
+    /// A picture to start from (PNG or JPEG)
+    #[arg(long, value_name = "FILE")]
+    init_image: Option<PathBuf>,
+    /// How much of the initial picture is made anew, above 0 to 1
+    #[arg(long, requires = "init_image", default_value_t = 0.75)]
+    strength: f32,
+    /// Where the initial picture is made anew: white. Of the picture's size
+    #[arg(long, requires = "init_image", value_name = "FILE")]
+    mask: Option<PathBuf>,
+    /// Threads; 0 is one per core
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// The device to compute on, as `scumble devices` names it
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Write a rough picture here after each step
+    #[arg(long, value_name = "FILE.png")]
+    preview: Option<PathBuf>,
+    /// Starting noise: the tensor `noise` of a safetensors file, [N, C, h, w] F32
+    #[arg(long, value_name = "FILE.safetensors")]
+    noise: Option<PathBuf>,
+    /// Write text states, noise, latents of each step and the float picture into this folder
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
+    /// Where the picture goes; several get numbers: out-1.png, out-2.png, …
+    #[arg(short, long, value_name = "FILE.png")]
+    output: PathBuf,
+    /// Say what was made as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(names)
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let interrupt = Interrupt::install()?;
+    check_output(&arguments.output)?;
+    let model = builtin::open(&arguments.model)?;
+    let defaults = Defaults::of(&model)?;
+    let request = request(&arguments, &defaults)?;
+    // Before the weights are read: a bad request should not take that long to refuse.
+    request.validate()?;
+    let files = Files {
+        model,
+        vae: arguments.vae.as_deref().map(Checkpoint::open).transpose()?,
+        taesd: arguments.taesd.as_deref().map(Checkpoint::open).transpose()?,
+    };
+    let backend = backend(arguments.device.as_deref(), arguments.threads)?;
+
+    let mut watcher = Watcher::new(interrupt, arguments.preview.clone(), arguments.dump.clone().map(Dump::new));
+    let began = Instant::now();
+    let mut pipeline = Pipeline::load(&files, backend, &mut watcher)?;
+    let loaded = began.elapsed();
+    let pictures = pipeline.generate(&request, &mut watcher)?;
+    let generated = began.elapsed() - loaded;
+    if let Some(dump) = watcher.finish() {
+        dump.write(&pictures)?;
+    }
+    let outputs = write_pictures(&arguments, &request, &pictures)?;
+    if arguments.json {
+        let report = serde_json::json!({
+            "images": outputs,
+            "width": request.width_px,
+            "height": request.height_px,
+            "seed": request.seed,
+            "steps": request.steps,
+            "load_s": loaded.as_secs_f64(),
+            "generate_s": generated.as_secs_f64(),
+        });
+        println!("{report}");
+    }
+    Ok(())
+}
+
+/// Opens a device by name, or the CPU.
+pub(crate) fn backend(device: Option<&str>, threads: usize) -> Result<Backend> {
+    let backend = match device {
+        Some(name) => Backend::open(name, threads),
+        None => Backend::cpu(threads),
+    };
+    backend.map_err(|error| match error {
+        ggml::Error::Backend(reason) => Error::invalid("device", reason),
+        error => error.into(),
+    })
+}
+
+/// The request that the flags describe, the model's defaults filled in.
+fn request(arguments: &Arguments, defaults: &Defaults) -> Result<Request> {
+    let fallback = Request::default();
+    let picture = arguments.init_image.as_deref().map(|path| image::read(path, &Limits::default())).transpose()?;
+    let size = picture.as_ref().map(|picture| (picture.width() as usize, picture.height() as usize));
+    let width = arguments.width.or(size.map(|size| size.0)).or(defaults.width).unwrap_or(fallback.width_px);
+    let height = arguments.height.or(size.map(|size| size.1)).or(defaults.height).unwrap_or(fallback.height_px);
+    let prediction = arguments.prediction.as_deref().map(|name| match name {
+        "v" => Prediction::V,
+        _ => Prediction::Epsilon,
+    });
+    Ok(Request {
+        prompt: arguments.prompt.clone(),
+        negative: arguments.negative.clone().or(defaults.negative.clone()).unwrap_or_default(),
+        width_px: width,
+        height_px: height,
+        steps: arguments.steps.or(defaults.steps).unwrap_or(fallback.steps),
+        guidance: arguments.cfg.or(defaults.cfg).unwrap_or(fallback.guidance),
+        guidance_rescale: arguments.cfg_rescale,
+        sampler: arguments.sampler.as_deref().map(str::parse).transpose()?,
+        schedule: arguments.schedule.as_deref().map(str::parse).transpose()?,
+        prediction,
+        seed: arguments.seed,
+        rng: arguments.rng.parse()?,
+        images: arguments.batch,
+        clip_skip: arguments.clip_skip,
+        init: picture.map(|picture| init(arguments, picture, width, height)).transpose()?,
+        noise: arguments.noise.as_deref().map(read_noise).transpose()?,
+        preview_every: usize::from(arguments.preview.is_some()),
+    })
+}
+
+/// The initial picture and its mask, brought to the size of the request.
+fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usize) -> Result<Init> {
+    let size = (picture.width(), picture.height());
+    let mask = match &arguments.mask {
+        None => None,
+        Some(path) => {
+            let mask = Mask::read(path, &Limits::default())?;
+            if (mask.width(), mask.height()) != size {
+                let reason = format!("{}×{} pixels where the picture has {}×{}", mask.width(), mask.height(), size.0, size.1);
+                return Err(Error::invalid("mask", reason));
+            }
+            Some(mask)
+        }
+    };
+    // Checked here as well as by the request, which would come too late for resizing to nonsense.
+    let sides = request::MIN_SIDE_PX..=request::MAX_SIDE_PX;
+    if !sides.contains(&width) || !sides.contains(&height) {
+        let reason = format!("{width}×{height} where {} to {} pixels a side are possible", sides.start(), sides.end());
+        return Err(Error::invalid("width", reason));
+    }
+    let (width, height) = (width as u32, height as u32);
+    Ok(Init {
+        image: picture.resize(width, height)?.to_float(),
+        strength: arguments.strength,
+        mask: mask.map(|mask| mask.resized_nearest(width, height)).transpose()?,
+    })
+}
+
+/// Finds out before minutes of work whether the picture can be written in the end.
+fn check_output(output: &Path) -> Result<()> {
+    let folder = match output.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if !folder.is_dir() {
+        return Err(Error::invalid("output", format!("there is no folder {}", folder.display())));
+    }
+    if output.is_dir() || output.file_name().is_none() {
+        return Err(Error::invalid("output", format!("{} is not a file's name", output.display())));
+    }
+    image::check_writable(output)
+}
+
+/// Writes each picture with its parameters; gives the files' names.
+fn write_pictures(arguments: &Arguments, request: &Request, pictures: &[FloatImage]) -> Result<Vec<PathBuf>> {
+    let several = pictures.len() > 1;
+    pictures
+        .iter()
+        .enumerate()
+        .map(|(i, picture)| {
+            let path = if several { numbered(&arguments.output, i + 1) } else { arguments.output.clone() };
+            let parameters = parameters(arguments, request, i);
+            write_png(&path, &picture.to_image(), &[("parameters", &parameters)])?;
+            Ok(path)
+        })
+        .collect()
+}
+
+/// `out.png` → `out-2.png`.
+fn numbered(output: &Path, number: usize) -> PathBuf {
+    let mut name = output.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{number}"));
+    if let Some(extension) = output.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    output.with_file_name(name)
+}
+
+/// The parameters in the form that other tools write and read: prompt, negative prompt, settings.
+fn parameters(arguments: &Arguments, request: &Request, index: usize) -> String {
+    let model = Path::new(&arguments.model).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let mut text = request.prompt.clone();
+    if !request.negative.is_empty() {
+        text += &format!("\nNegative prompt: {}", request.negative);
+    }
+    text += &format!(
+        "\nSteps: {}, Sampler: {}, Schedule: {}, CFG scale: {}, Seed: {}, RNG: {}, Size: {}x{}, Model: {model}",
+        request.steps,
+        arguments.sampler.as_deref().unwrap_or("default"),
+        arguments.schedule.as_deref().unwrap_or("default"),
+        request.guidance,
+        request.seed,
+        request.rng.name(),
+        request.width_px,
+        request.height_px,
+    );
+    if let Some(init) = &request.init {
+        text += &format!(", Denoising strength: {}", init.strength);
+    }
+    if request.images > 1 {
+        text += &format!(", Batch index: {index}");
+    }
+    text + &format!(", Version: Scumble {}", env!("CARGO_PKG_VERSION"))
+}

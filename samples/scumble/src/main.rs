@@ -1,0 +1,61 @@
+//! The command line of Scumble.
+
+mod bench;
+mod builtin;
+mod devices;
+mod dump;
+mod generate;
+mod inspect;
+mod interrupt;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use scumble_core::Error;
+
+/// Pictures from prompts, on Scumble's own engine.
+#[derive(Parser)]
+#[command(name = "scumble", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make one or more pictures of a prompt.
+    Generate(Box<generate::Arguments>),
+    /// Say what a model file or folder holds, from its headers alone.
+    Inspect(inspect::Arguments),
+    /// List what this build can compute on.
+    Devices(devices::Arguments),
+    /// Measure how fast and how large a model is on this machine.
+    #[command(subcommand)]
+    Bench(bench::Command),
+}
+
+/// What the program ends with; clap's own errors are 2 as well.
+const BAD_INPUT: u8 = 2;
+/// As a shell reports a program that was ended by Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Generate(arguments) => generate::run(*arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Devices(arguments) => devices::run(arguments),
+        Command::Bench(bench::Command::Step(arguments)) => bench::step(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Cancelled) => {
+            eprintln!("scumble: cancelled");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("scumble: {error}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
