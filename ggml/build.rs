@@ -10,7 +10,7 @@ const SOURCE_IN_CARRIER: &str = "llama.cpp/ggml";
 
 fn main() {
     println!("cargo:rerun-if-env-changed=GGML_SOURCE_DIR");
-    for file in ["build.rs", "CMakeLists.txt", "wrapper.h", "vulkan-shim"] {
+    for file in ["build.rs", "CMakeLists.txt", "wrapper.h", "vulkan-shim/vulkan/vulkan.hpp"] {
         println!("cargo:rerun-if-changed={file}");
     }
     let source = source_dir();
@@ -79,11 +79,10 @@ fn build(source: &Path) {
             config.define(format!("GGML_{extension}"), "OFF");
         }
     }
-    if feature("vulkan") {
-        // Types that the Vulkan headers of older distributions lack; see the file.
+    if feature("vulkan") && !env::var("TARGET").unwrap().contains("msvc") {
+        // What the Vulkan headers of older distributions lack; see the file.
         let shim = Path::new(&env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("vulkan-shim");
-        config.define("CMAKE_MODULE_PATH", shim.join("cmake"));
-        config.cxxflag(format!("-I{} -include scumble_vulkan_shim.hpp", shim.display()));
+        config.cxxflag(format!("-I{}", shim.display()));
     }
     let out = config.build_target("all").build().join("build");
 
@@ -133,7 +132,7 @@ fn bind(source: &Path) {
         .clang_arg("-DGGML_MAX_NAME=128")
         .allowlist_function("ggml_.*")
         .allowlist_type("ggml_.*")
-        .allowlist_var("GGML_.*")
+        .allowlist_var("GGML_.*|RPC_PROTO_.*")
         .prepend_enum_name(false)
         .generate_comments(false)
         .layout_tests(false);

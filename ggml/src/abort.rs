@@ -48,7 +48,8 @@ unsafe extern "C" fn on_abort(message: *const c_char) {
     };
     let _ = LAST_WORDS.set(text);
     // A subscriber that panics must not unwind into ggml's C frames.
-    let _ = std::panic::catch_unwind(|| tracing::error!(target: "ggml", "gave up: {}", last_words().unwrap_or_default()));
+    let _ =
+        std::panic::catch_unwind(|| tracing::error!(target: "ggml", "gave up: {}", last_words().unwrap_or_default()));
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

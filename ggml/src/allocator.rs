@@ -80,7 +80,7 @@ unsafe fn most_alive(tensors: &[NonNull<sys::ggml_tensor>]) -> usize {
         }
     }
     for (_, (tensor, raw)) in described() {
-        if raw.flags as u32 & sys::GGML_TENSOR_FLAG_OUTPUT as u32 != 0 {
+        if raw.flags & sys::GGML_TENSOR_FLAG_OUTPUT as i32 != 0 {
             last_use.insert(owner(tensor), tensors.len());
         }
     }

@@ -127,7 +127,8 @@ impl Pool {
         // A thread that can't be started makes ggml abort, so starting as many is tried first.
         let tried: std::io::Result<Vec<_>> =
             (1..threads).map(|_| std::thread::Builder::new().spawn(|| std::thread::park_timeout(PROBE))).collect();
-        let probes = tried.map_err(|error| Error::Backend(format!("{threads} threads could not be started: {error}")))?;
+        let probes =
+            tried.map_err(|error| Error::Backend(format!("{threads} threads could not be started: {error}")))?;
         for probe in probes {
             probe.thread().unpark();
             let _ = probe.join();

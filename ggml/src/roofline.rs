@@ -21,8 +21,25 @@ pub fn peak_matmul_gflops(threads: usize) -> f64 {
             // SAFETY: each matrix has SIDE columns and rows, its rows one after another.
             unsafe {
                 gemm::gemm(
-                    SIDE, SIDE, SIDE, c.as_mut_ptr(), 1, row, false, a.as_ptr(), 1, row, b.as_ptr(), 1, row, 0.0, 1.0,
-                    false, false, false, parallelism,
+                    SIDE,
+                    SIDE,
+                    SIDE,
+                    c.as_mut_ptr(),
+                    1,
+                    row,
+                    false,
+                    a.as_ptr(),
+                    1,
+                    row,
+                    b.as_ptr(),
+                    1,
+                    row,
+                    0.0,
+                    1.0,
+                    false,
+                    false,
+                    false,
+                    parallelism,
                 );
             }
             began.elapsed().as_secs_f64()

@@ -10,11 +10,7 @@ fn same(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&[Tensor<'g>]) -> T
     same_with_weights(what, inputs, |_, tensors| make(tensors));
 }
 
-fn same_with_weights(
-    what: &str,
-    inputs: &[&Array],
-    make: impl for<'g> Fn(&'g Builder, &[Tensor<'g>]) -> Tensor<'g>,
-) {
+fn same_with_weights(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&'g Builder, &[Tensor<'g>]) -> Tensor<'g>) {
     let mut first = None;
     for threads in [1, 2, 3, 5] {
         let backend = Backend::cpu(threads).unwrap();
@@ -43,7 +39,12 @@ fn element_wise_ops_and_norms() {
         same("norm", &[&x], |t| t[0].norm(1e-5));
         same("group_norm", &[&x], |t| t[0].group_norm(1, 1e-5));
         same("sum", &[&x], |t| t[0].add(t[0].narrow(0, 0, 1)).mul(t[0]));
-        same("layout", &[&x], |t| t[0].permute([2, 0, 3, 1]).contiguous().pad(1, 1).concat(t[0].permute([2, 0, 3, 1]).contiguous().pad(1, 1), 2));
+        same("layout", &[&x], |t| {
+            t[0].permute([2, 0, 3, 1])
+                .contiguous()
+                .pad(1, 1)
+                .concat(t[0].permute([2, 0, 3, 1]).contiguous().pad(1, 1), 2)
+        });
         same("nearest", &[&x], |t| t[0].nearest(2 * shape[0], 2 * shape[1]));
         same("cast", &[&x], |t| t[0].cast(Dtype::F16).cast(Dtype::F32));
     }
@@ -55,7 +56,8 @@ fn element_wise_ops_and_norms() {
 #[test]
 fn matrix_products() {
     let mut random = Random(2);
-    for (k, m, n) in [(33, 7, 1), (64, 16, 3), (65, 31, 33), (320, 320, 77), (768, 33, 65), (2880, 17, 9), (5, 16, 257)] {
+    for (k, m, n) in [(33, 7, 1), (64, 16, 3), (65, 31, 33), (320, 320, 77), (768, 33, 65), (2880, 17, 9), (5, 16, 257)]
+    {
         let a = random.array([k, m, 1, 1], 1.0);
         let b = random.array([k, n, 3, 1], 1.0);
         same("matmul", &[&a, &b], |t| t[0].matmul(t[1]));
@@ -89,7 +91,8 @@ fn the_last_patch_of_a_convolution() {
     for width in [1048577, 1048585] {
         let x = random.array([width, 1, 3, 1], 1.0);
         let kernel = random.array([1, 1, 3, 1], 1.0);
-        let run = |threads| run_on(&Backend::cpu(threads).unwrap(), &[&x, &kernel], |_, t| t[0].conv_2d(t[1], 1, 0)).data;
+        let run =
+            |threads| run_on(&Backend::cpu(threads).unwrap(), &[&x, &kernel], |_, t| t[0].conv_2d(t[1], 1, 0)).data;
         assert!(run(1) == run(3), "{width} patches");
     }
 }
@@ -114,9 +117,12 @@ fn attention() {
         let q = random.array([d, queries, heads, batch], 1.0);
         let k = random.array([d, keys, heads, batch], 1.0);
         let v = random.array([d, keys, heads, batch], 1.0);
-        let mask = Array::from_fn([keys, queries, 1, 1], |[j, i, ..]| {
-            if j <= i || j % 7 == 0 { 0.0 } else { f64::NEG_INFINITY }
-        });
+        let mask = Array::from_fn(
+            [keys, queries, 1, 1],
+            |[j, i, ..]| {
+                if j <= i || j % 7 == 0 { 0.0 } else { f64::NEG_INFINITY }
+            },
+        );
         same("attention", &[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, 0.2));
         same("masked attention", &[&q, &k, &v, &mask], |t| t[0].attention(t[1], t[2], Some(t[3]), 0.2));
     }

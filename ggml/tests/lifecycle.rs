@@ -296,7 +296,8 @@ fn weights_are_not_written_under_a_running_graph() {
     graph.compute(&backend, &stop).unwrap();
     assert_eq!(refusals.get(), 2, "once before it begins, where it may, then after each op");
     weight.write(0, &[0; 4]).unwrap();
-    catch_unwind(AssertUnwindSafe(|| graph.compute(&backend, &|| weight.write(0, &[0; 4]).is_err() && panic!()))).unwrap_err();
+    catch_unwind(AssertUnwindSafe(|| graph.compute(&backend, &|| weight.write(0, &[0; 4]).is_err() && panic!())))
+        .unwrap_err();
     weight.write(0, &[0; 4]).unwrap();
 }
 

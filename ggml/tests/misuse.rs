@@ -136,7 +136,9 @@ fn shapes_that_do_not_fit() {
     for places in [[0, 0, 1, 2], [0, 1, 2, 4], [usize::MAX, 1, 2, 3], [1, 1, 1, 1], [(1 << 32), 1, 2, 3]] {
         refused("permute", &[(F32, [4, 6, 1, 1])], |x| x[0].permute(places));
     }
-    for (dimension, start, length) in [(0, 4, 1), (0, 0, 5), (0, 0, 0), (4, 0, 1), (0, usize::MAX, 2), (usize::MAX, 0, 1)] {
+    for (dimension, start, length) in
+        [(0, 4, 1), (0, 0, 5), (0, 0, 0), (4, 0, 1), (0, usize::MAX, 2), (usize::MAX, 0, 1)]
+    {
         refused("narrow", &[(F32, [4, 6, 1, 1])], |x| x[0].narrow(dimension, start, length));
     }
 }
@@ -225,7 +227,9 @@ fn indices_are_bounded_when_they_are_made_and_when_they_are_written() {
     // Never written: row 0.
     graph.compute(&backend, &|| false).unwrap();
     assert_eq!(graph.read(output).unwrap().len(), 12);
-    for (bad, found) in [([0, 1, 2, 10], 10), ([0, -1, 2, 3], -1), ([i32::MAX, 0, 0, 0], i32::MAX), ([i32::MIN, 0, 0, 0], i32::MIN)] {
+    for (bad, found) in
+        [([0, 1, 2, 10], 10), ([0, -1, 2, 3], -1), ([i32::MAX, 0, 0, 0], i32::MAX), ([i32::MIN, 0, 0, 0], i32::MIN)]
+    {
         assert_eq!(graph.write_indices(slot, &bad), Err(Error::Index { found, below: 10 }));
     }
     assert!(graph.write_indices(slot, &[0; 3]).is_err() && graph.write_indices(slot, &[0; 5]).is_err());

@@ -31,7 +31,12 @@ fn maps_of_one_element() {
             close("gelu", &run(&[&x], |x| x[0].gelu()), &x.map(naive::gelu), 2e-7);
             let quick = x.map(|x| x / (1.0 + (-1.702 * x).exp()));
             close("quick_gelu", &run(&[&x], |x| x[0].quick_gelu()), &quick, 4e-7);
-            close("scale", &run(&[&x], |x| x[0].scale(-0.3, 0.7)), &x.map(|x| -0.3f32 as f64 * x + 0.7f32 as f64), 2e-7);
+            close(
+                "scale",
+                &run(&[&x], |x| x[0].scale(-0.3, 0.7)),
+                &x.map(|x| -0.3f32 as f64 * x + 0.7f32 as f64),
+                2e-7,
+            );
             close("scale", &run(&[&x], |x| x[0].scale(2.5, 0.0)), &x.map(|x| 2.5 * x), 1e-7);
         }
     }
@@ -39,7 +44,8 @@ fn maps_of_one_element() {
 
 #[test]
 fn maps_take_any_value() {
-    let values = vec![0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE, 1e-45, -100.0];
+    let values =
+        vec![0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE, 1e-45, -100.0];
     let x = Array::new([values.len(), 1, 1, 1], values);
     let silu = run(&[&x], |x| x[0].silu()).data;
     assert!(silu[2] == f32::MAX && silu[4] == f32::INFINITY && silu[8].abs() < 1e-40, "{silu:?}");
@@ -57,8 +63,17 @@ fn maps_take_any_value() {
 fn sums_and_products_repeat_the_second_operand() {
     let mut random = Random(2);
     let whole: Shape = [30, 14, 6, 4];
-    let parts: [Shape; 9] =
-        [whole, [1, 1, 1, 1], [30, 1, 1, 1], [1, 14, 1, 1], [1, 1, 6, 1], [1, 1, 1, 4], [15, 7, 3, 2], [1, 1, 6, 4], [30, 14, 1, 1]];
+    let parts: [Shape; 9] = [
+        whole,
+        [1, 1, 1, 1],
+        [30, 1, 1, 1],
+        [1, 14, 1, 1],
+        [1, 1, 6, 1],
+        [1, 1, 1, 4],
+        [15, 7, 3, 2],
+        [1, 1, 6, 4],
+        [30, 14, 1, 1],
+    ];
     for part in parts {
         let (x, y) = (random.array(whole, 3.0), random.array(part, 2.0));
         close("add", &run(&[&x, &y], |t| t[0].add(t[1])), &naive::repeated(&x, &y, |a, b| a + b), 1e-7);
@@ -92,7 +107,9 @@ fn norms() {
             }
         }
     }
-    for (shape, groups) in [([7, 5, 6, 2], 3), ([1, 1, 64, 3], 32), ([33, 31, 4, 1], 1), ([16, 16, 8, 2], 8), ([3, 1, 32, 1], 4)] {
+    for (shape, groups) in
+        [([7, 5, 6, 2], 3), ([1, 1, 64, 3], 32), ([33, 31, 4, 1], 1), ([16, 16, 8, 2], 8), ([3, 1, 32, 1], 4)]
+    {
         for epsilon in [1e-5, 1e-6, 0.0] {
             let x = random.array(shape, 3.0).map(|x| x + 1.5);
             let expected = naive::group_norm(&x, groups, epsilon as f64);
@@ -109,7 +126,9 @@ fn norms() {
 #[test]
 fn nearest_picks_as_pytorch_does() {
     let mut random = Random(5);
-    for (w, h, width, height) in [(1, 1, 1, 1), (1, 3, 7, 3), (5, 7, 10, 14), (7, 9, 13, 17), (33, 31, 65, 62), (3, 64, 9, 127)] {
+    for (w, h, width, height) in
+        [(1, 1, 1, 1), (1, 3, 7, 3), (5, 7, 10, 14), (7, 9, 13, 17), (33, 31, 65, 62), (3, 64, 9, 127)]
+    {
         let x = random.array([w, h, 3, 2], 1.0);
         close("nearest", &run(&[&x], |x| x[0].nearest(width, height)), &naive::nearest(&x, width, height), 0.0);
     }
@@ -181,14 +200,16 @@ fn views_with_single_dimensions_go_into_every_op() {
             run(&[&x], |x| turn(x[0], places).group_norm(1, 1e-5));
             run(&[&x], |x| turn(x[0], places).pad(1, 2).nearest(y.shape[0] + 1, y.shape[1] + 2));
             run(&[&x], |x| turn(x[0], places).matmul(turn(x[0], places)));
-            run(&[&x], |x| turn(x[0], places).add(turn(x[0], places)).mul(turn(x[0], places)).concat(turn(x[0], places), 0).geglu());
+            run(&[&x], |x| {
+                turn(x[0], places).add(turn(x[0], places)).mul(turn(x[0], places)).concat(turn(x[0], places), 0).geglu()
+            });
             run(&[&x], |x| turn(x[0], places).attention(turn(x[0], places), turn(x[0], places), None, 1.0));
             run(&[&x], |x| turn(x[0], places).cast(Dtype::F16).cast(Dtype::F32));
             close("a view", &run(&[&x], |x| turn(x[0], places).scale(1.0, 0.0)), &y, 0.0);
         }
-        for dimension in 0..4 {
-            let found = run(&[&x], |x| x[0].narrow(dimension, shape[dimension] - 1, 1).contiguous().scale(1.0, 0.0));
-            close("a slice", &found, &naive::narrow(&x, dimension, shape[dimension] - 1, 1), 0.0);
+        for (dimension, size) in shape.into_iter().enumerate() {
+            let found = run(&[&x], |x| x[0].narrow(dimension, size - 1, 1).contiguous().scale(1.0, 0.0));
+            close("a slice", &found, &naive::narrow(&x, dimension, size - 1, 1), 0.0);
         }
     }
 }

@@ -43,7 +43,9 @@ fn matrix_products() {
 fn half_float_weights_lose_nothing() {
     let mut random = Random(2);
     let backend = Backend::cpu(1).unwrap();
-    for (left, right) in [([7, 5, 1, 1], [7, 3, 1, 1]), ([65, 33, 1, 1], [65, 31, 1, 2]), ([64, 16, 2, 1], [64, 1, 4, 3])] {
+    for (left, right) in
+        [([7, 5, 1, 1], [7, 3, 1, 1]), ([65, 33, 1, 1], [65, 31, 1, 2]), ([64, 16, 2, 1], [64, 1, 4, 3])]
+    {
         let a = random.array(left, 2.0).halves();
         // Far more digits than half floats have.
         let b = random.array(right, 1.0);

@@ -1,7 +1,7 @@
 //! How much memory there is, asked before any is taken: a system that overcommits grants every
 //! allocation and kills the process later.
 
-use ggml::Backend;
+use ggml::{Backend, Builder, Graph};
 
 use crate::error::{Error, Result};
 
@@ -32,6 +32,11 @@ impl Budget {
         Self { available_bytes }
     }
 
+    /// What the host's own memory has left now.
+    pub fn of_host() -> Self {
+        Self { available_bytes: available_host_bytes() }
+    }
+
     /// Refuses `needed_bytes` for `what` if they are not there.
     pub fn check(self, what: &str, needed_bytes: u64) -> Result<()> {
         if needed_bytes.saturating_add(RESERVE_BYTES) <= self.available_bytes {
@@ -43,6 +48,30 @@ impl Budget {
     /// The most bytes that one more allocation may take.
     pub fn limit(self) -> usize {
         usize::try_from(self.available_bytes.saturating_sub(RESERVE_BYTES)).unwrap_or(usize::MAX)
+    }
+
+    /// Allocates a graph if its memory is there; `what` is what an error calls it.
+    pub fn build(self, what: &str, builder: Builder, backend: &Backend) -> Result<Graph> {
+        builder.build(backend, self.limit()).map_err(|error| self.explain(what, error))
+    }
+
+    /// Refuses a graph as [`Budget::build`] would, without allocating it.
+    pub fn check_graph(self, what: &str, builder: Builder, backend: &Backend) -> Result<()> {
+        // With nothing allowed ggml measures, and stops there.
+        match builder.build(backend, 0) {
+            Ok(_) => Ok(()),
+            Err(ggml::Error::Alloc { bytes, .. }) => self.check(what, bytes as u64),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn explain(self, what: &str, error: ggml::Error) -> Error {
+        match error {
+            ggml::Error::Alloc { bytes, .. } => {
+                Error::OutOfMemory { what: what.into(), needed_bytes: bytes as u64, available_bytes: self.available_bytes }
+            }
+            error => error.into(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from diffusers import UNet2DConditionModel
-from diffusers.models.attention_processor import AttnProcessor2_0
+from diffusers.models.attention_processor import AttnProcessor
 
 import autoencoder
 import latents as stored
@@ -54,7 +54,7 @@ def build():
         norm_num_groups=32,
         use_linear_projection=False,
     )
-    model.set_attn_processor(AttnProcessor2_0())
+    model.set_attn_processor(AttnProcessor())  # plain products: torch's fused attention is far slower backwards on a CPU
     return model
 
 

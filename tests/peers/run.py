@@ -32,11 +32,12 @@ def child(options):
                           sample_steps=options.steps, sample_method="euler", cfg_scale=7.5, seed=42,
                           progress_callback=note)
     end = time.perf_counter()
-    # Loading reports progress through the same callback; sampling is what counts up to `steps` at the end.
-    sampled = [at for at, step, steps in marks if steps == options.steps and 1 <= step <= steps][-options.steps:]
-    step = statistics.median(b - a for a, b in zip(sampled, sampled[1:]))
-    report = {"load_text_s": opened + sampled[0] - step - start, "step_s": step, "decode_s": end - sampled[-1],
-              "open_s": opened}
+    # Step 0 marks the beginning of sampling; the last steps + 1 calls are its own (loading may report as well).
+    at = [when for when, _, steps in marks if steps == options.steps][-options.steps - 1 :]
+    first, *later = [b - a for a, b in zip(at, at[1:])]
+    step = statistics.median(later)
+    report = {"load_text_s": opened + at[0] - start + max(0.0, first - step), "step_s": step,
+              "decode_s": end - at[-1], "open_s": opened, "first_step_s": first}
     Path(options.report).write_text(json.dumps(report))
 
 

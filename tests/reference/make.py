@@ -42,7 +42,8 @@ def arguments():
     add("--seed", type=int, default=1)
     add("--out", required=True)
     add("--compact", action="store_true", help="weights that are exact in f16 (the committed fixtures)")
-    add("--only", default="", help="comma-separated parts: schedulers,noise,prompts,tokens,taesd,vae8,sd1,sd2v,inpaint")
+    add("--only", default="", help="comma-separated parts (sd1 needs taesd before it): "
+        "schedulers,noise,prompts,tokens,taesd,vae8,sd1,sd2v,inpaint")
     add("--bpe", help="bpe_simple_vocab_16e6.txt.gz: also make tokens.json (the real vocabulary; needed once)")
     add("--channels", type=numbers, default=(64, 96), help="UNet channels a level of sd1 and inpaint; multiples of 32, from 64: with one channel "
         "a group, normalisation would cancel biases and the timestep")
@@ -64,7 +65,7 @@ def arguments():
 
 def module_references(model, seed, folder, sensitivity):
     """Write `reference/{text,unet,vae}.safetensors` of one model; gives its calibration."""
-    text, unet, vae = modules.text(model, seed), modules.unet(model, seed), modules.vae(model["vae"], seed)
+    text, unet, vae = modules.text(model), modules.unet(model, seed), modules.vae(model["vae"], seed)
     if model["unet"].config.in_channels != model["unet"].config.out_channels:  # inpainting: the rest is that of sd1
         save_tensors(folder / "reference/unet.safetensors", unet)
         return {"unet": modules.floor(modules.run_unet, model["unet"], seed)}
@@ -145,7 +146,7 @@ def main():
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     parts = {
-        "schedulers": lambda: schedulers.make(options.out) and None, "noise": lambda: noise.make(options.out),
+        "schedulers": lambda: schedulers.make(options.out), "noise": lambda: noise.make(options.out),
         "prompts": lambda: prompts.make(options.out),
         **({"tokens": lambda: tokens.make(options.bpe, options.out)} if options.bpe else {}),
         "taesd": lambda: make_taesd(options, seed, dtype), "vae8": lambda: make_vae8(options, seed, dtype),
@@ -154,7 +155,7 @@ def main():
     for name in options.only.split(",") if options.only else parts:
         begun = time.time()
         result = parts[name]()
-        if result:
+        if isinstance(result, dict):
             save_json(Path(options.out) / name / "calibration.json", result)
         print(f"{name}: {time.time() - begun:.1f} s", flush=True)
 

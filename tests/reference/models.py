@@ -45,7 +45,7 @@ def scale_of(name, shape):
     gain = 1.0
     if re.search(r"\.(to_q|to_k|q_proj|k_proj)\.", name):
         gain = 1.5
-    elif re.search(r"\.(conv1|conv2|conv_out|time_emb_proj|linear_2|fc2)\.|ff\.net\.2\.", name) or ".conv_out." in "." + name:
+    elif re.search(r"(^|\.)(conv1|conv2|conv_out|time_emb_proj|linear_2|fc2|ff\.net\.2)\.", name):
         gain = 1.5
     elif re.search(r"layers\.\d+\.conv\.\d", name):
         gain = 0.7 if ".conv.4." in name else 1.3

@@ -19,7 +19,7 @@ def normal(seed, *shape):
 
 
 @torch.no_grad()
-def text(model, seed):
+def text(model):
     """`tokens` I64 [3, 77]; `last` [3, 77, C]: last layer, final norm; `before_last` [3, 77, C]: one layer less, final norm."""
     encoder, tokenizer = model["text"], model["tokenizer"]
     tokens = tokenizer(PROMPTS, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids

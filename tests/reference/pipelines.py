@@ -61,11 +61,7 @@ def posterior_mean(active):
 @contextmanager
 def exact(model):
     """Let the networks compute in float64 between float32 latents: what is left is their rounding."""
-    parts = [part for part in (model["unet"], model["vae"]) if part is not None]
-    kept = [(part, part.forward) for part in parts]
-    for part in parts:
-        part.double()
-    unet, vae = model["unet"], model["vae"]
+    unet, vae = model["unet"].double(), model["vae"].double()
     forward, encode, decode = unet.forward, vae.encode, vae.decode
     up = lambda value: value.double() if torch.is_tensor(value) and value.is_floating_point() else value
 
@@ -83,8 +79,7 @@ def exact(model):
     vae.decode = lambda z, *a, **k: tuple(x.float() for x in decode(up(z), return_dict=False))
     yield
     del unet.forward, vae.encode, vae.decode
-    for part, _ in kept:
-        part.float()
+    unet.float(), vae.float()
 
 
 def draws(case, generator_state, shape):
@@ -207,7 +202,7 @@ def make(model, name, options):
                 again = runner(model, case, inputs)[0]
             floors[case["name"]] = round(float(decibels(image, again, peak=1.0)), 1)
         inside = ((image > 0) & (image < 1)).float().mean().item()
-        assert image.isfinite().all() and inside > 0.5 and image.std() > 0.03, (case["name"], inside, image.std())
+        assert image.isfinite().all() and inside > 0.25 and image.std() > 0.03, (case["name"], inside, image.std())
         index.append(case | {"file": f"cases/{case['name']}.safetensors",
                              "tensors": {key: list(value.shape) for key, value in tensors.items()}})
     save_json(folder / "index.json", {"model": name, "init_image": "../inputs/init.png", "mask": "../inputs/mask.png",

@@ -24,7 +24,9 @@ impl<'g> Tensor<'g> {
         let fits = || {
             self.check_dense("nearest")?;
             let grows = width >= w && height >= h && width.max(height) <= MAX_NEAREST;
-            check(grows, || self.misfit("nearest", format!("can grow, and to {MAX_NEAREST}, not to {width}×{height}")))?;
+            check(grows, || {
+                self.misfit("nearest", format!("can grow, and to {MAX_NEAREST}, not to {width}×{height}"))
+            })?;
             let exact = picks_as_pytorch(w, width) && picks_as_pytorch(h, height);
             check(exact, || self.misfit("nearest", format!("rounding makes {width}×{height} inexact")))?;
             Ok(to)
@@ -114,9 +116,8 @@ impl<'g> Tensor<'g> {
         }
         let fits = || {
             self.check_contiguous("narrow")?;
-            let inside = dimension < 4
-                && length > 0
-                && start.checked_add(length).is_some_and(|end| end <= whole[dimension]);
+            let inside =
+                dimension < 4 && length > 0 && start.checked_add(length).is_some_and(|end| end <= whole[dimension]);
             check(inside, || self.misfit("narrow", format!("{start} + {length} is outside of dimension {dimension}")))?;
             Ok(shape)
         };
@@ -143,9 +144,13 @@ impl<'g> Tensor<'g> {
         }
         let ne = self.shape().map(|size| size as i64);
         // SAFETY: see `Tensor::map`; the shape is its own.
-        let view = Self::apply("reshape", [self], self.dtype(), || Ok(self.shape()), |context, [a]| unsafe {
-            sys::ggml_reshape_4d(context, a, ne[0], ne[1], ne[2], ne[3])
-        });
+        let view = Self::apply(
+            "reshape",
+            [self],
+            self.dtype(),
+            || Ok(self.shape()),
+            |context, [a]| unsafe { sys::ggml_reshape_4d(context, a, ne[0], ne[1], ne[2], ne[3]) },
+        );
         view.with_below(self.below())
     }
 
@@ -155,9 +160,13 @@ impl<'g> Tensor<'g> {
             return self;
         }
         // SAFETY: see `Tensor::map`.
-        let copy = Self::apply("contiguous", [self], self.dtype(), || Ok(self.shape()), |context, [a]| unsafe {
-            sys::ggml_cont(context, a)
-        });
+        let copy = Self::apply(
+            "contiguous",
+            [self],
+            self.dtype(),
+            || Ok(self.shape()),
+            |context, [a]| unsafe { sys::ggml_cont(context, a) },
+        );
         copy.with_below(self.below())
     }
 

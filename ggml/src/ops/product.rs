@@ -85,11 +85,14 @@ impl<'g> Tensor<'g> {
             self.check_attention(k, v, mask)?;
             Ok([v.shape()[0], self.shape()[2], queries, batch])
         };
-        // SAFETY: see `Tensor::map`; a null mask means none.
         match mask.map(|mask| mask.cast(Dtype::F16)) {
-            Some(mask) => Self::apply("attention", [self, k, v, mask], Dtype::F32, fits, |context, [q, k, v, mask]| unsafe {
-                sys::ggml_flash_attn_ext(context, q, k, v, mask, scale, 0.0, 0.0)
-            }),
+            // SAFETY: see `Tensor::map`.
+            Some(mask) => {
+                Self::apply("attention", [self, k, v, mask], Dtype::F32, fits, |context, [q, k, v, mask]| unsafe {
+                    sys::ggml_flash_attn_ext(context, q, k, v, mask, scale, 0.0, 0.0)
+                })
+            }
+            // SAFETY: see `Tensor::map`; a null mask means none.
             None => Self::apply("attention", [self, k, v], Dtype::F32, fits, |context, [q, k, v]| unsafe {
                 sys::ggml_flash_attn_ext(context, q, k, v, std::ptr::null_mut(), scale, 0.0, 0.0)
             }),

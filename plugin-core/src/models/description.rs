@@ -190,7 +190,7 @@ fn text_config(checkpoint: &Checkpoint) -> Result<clip_text::Config> {
 }
 
 /// The autoencoder's sizes, from a checkpoint that has one.
-pub(crate) fn vae_config(checkpoint: &Checkpoint) -> Result<vae::Config> {
+pub fn vae_config(checkpoint: &Checkpoint) -> Result<vae::Config> {
     let mut config = vae::Config::infer(&cursor(checkpoint, Component::Vae, "autoencoder")?)?;
     if let Some(json) = checkpoint.config(Component::Vae) {
         only_text(json, "act_fn", &["silu", "swish"])?;
@@ -202,7 +202,7 @@ pub(crate) fn vae_config(checkpoint: &Checkpoint) -> Result<vae::Config> {
 }
 
 /// The latents' scale, from a checkpoint that has an autoencoder.
-pub(crate) fn latent_scale(checkpoint: &Checkpoint) -> Result<LatentScale> {
+pub fn latent_scale(checkpoint: &Checkpoint) -> Result<LatentScale> {
     let mut scale = LatentScale { factor: SCALING_FACTOR, shift: 0.0 };
     if let Some(json) = checkpoint.config(Component::Vae) {
         if let Some(factor) = json.f64("scaling_factor")? {

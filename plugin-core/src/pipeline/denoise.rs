@@ -40,7 +40,7 @@ impl Pipeline {
         let prediction = self.unet.forward(inputs.latents.0, inputs.time.0, inputs.text.0);
         let (latents, time, text) = (inputs.latents.1, inputs.time.1, inputs.text.1);
         let output = builder.output(prediction);
-        let mut graph = builder.build(&self.backend, Budget::now(&self.backend).limit())?;
+        let mut graph = Budget::now(&self.backend).build("denoising", builder, &self.backend)?;
         graph.write(text, &texts.concat())?;
         Ok(Denoiser { graph, latents, time, output, batch, time_width: config.levels[0].channels })
     }

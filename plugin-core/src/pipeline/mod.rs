@@ -14,6 +14,7 @@ use ggml::Backend;
 
 use crate::error::{Error, Result};
 use crate::image::FloatImage;
+use crate::memory::Budget;
 use crate::models::clip_text::ClipText;
 use crate::models::description::LatentScale;
 use crate::models::unet::Unet;
@@ -75,6 +76,21 @@ impl Pipeline {
         &self.backend
     }
 
+    /// Sizes of a request's latents, `[N, C, h, w]`: those of [`Request::noise`].
+    pub fn latent_shape(&self, request: &Request) -> [usize; 4] {
+        let frame = Frame::of(request, self.pictures.reduction);
+        [request.images, self.pictures.channels, frame.height, frame.width]
+    }
+
+    /// The request's sampler and schedule, or the model's own.
+    pub fn sampler_and_schedule(&self, request: &Request) -> (SamplerKind, ScheduleKind) {
+        let defaults = &self.description.sampling;
+        (
+            request.sampler.or(defaults.sampler).unwrap_or(SamplerKind::Ddim),
+            request.schedule.or(defaults.schedule).unwrap_or(ScheduleKind::Leading),
+        )
+    }
+
     /// Makes the pictures of a request, each `[3, H, W]` in 0…1, before any rounding.
     ///
     /// # Errors
@@ -84,6 +100,9 @@ impl Pipeline {
         request.validate()?;
         let sampler = self.sampler(request)?;
         let frame = Frame::of(request, self.pictures.reduction);
+        // Before minutes of work: afterwards there would be nowhere to put the result.
+        Budget::of_host().check("the request", frame.host_bytes(request, self.pictures.channels))?;
+        self.check_decoder_memory(&frame)?;
 
         observer.progress(Progress::of(Stage::Encoding, 0, 1));
         let text = self.encode_text(&request.prompt, &request.negative, request.clip_skip, observer)?;
@@ -94,13 +113,10 @@ impl Pipeline {
         self.decode_all(&latents, request, &frame, observer)
     }
 
-    /// The request's sampler and schedule, or the model's own.
     fn sampler(&self, request: &Request) -> Result<Sampler> {
-        let defaults = &self.description.sampling;
-        let mut noise = defaults.noise.clone();
+        let mut noise = self.description.sampling.noise.clone();
         noise.prediction = request.prediction.unwrap_or(noise.prediction);
-        let kind = request.sampler.or(defaults.sampler).unwrap_or(SamplerKind::Ddim);
-        let schedule = request.schedule.or(defaults.schedule).unwrap_or(ScheduleKind::Leading);
+        let (kind, schedule) = self.sampler_and_schedule(request);
         let sampler = Sampler::new(kind, schedule, &noise, request.steps)?;
         match &request.init {
             // Filling a mask at full strength starts from noise alone and takes every step.
@@ -125,6 +141,16 @@ impl Frame {
         let width = request.width_px.div_ceil(reduction);
         let height = request.height_px.div_ceil(reduction);
         Self { padded_width: width * reduction, padded_height: height * reduction, width, height }
+    }
+
+    /// About what a run holds beside its graphs: the latents in a few states, the finished pictures,
+    /// and one that is being put together.
+    fn host_bytes(&self, request: &Request, channels: usize) -> u64 {
+        const LATENT_STATES: usize = 8;
+        const PLANES_IN_WORK: usize = 10;
+        let latents = LATENT_STATES * request.images * channels * self.area();
+        let planes = 3 * request.images + PLANES_IN_WORK;
+        4 * (latents + planes * self.padded_width * self.padded_height) as u64
     }
 
     /// Values of one channel of the latent.

@@ -98,14 +98,24 @@ impl Pipeline {
         let mut whole = Blend::new(3, width * reduction, height * reduction)?;
         for (done, tile) in Tiles::over(width, height).iter().enumerate() {
             let input = tile.cut(&unscaled, *channels, width, height);
-            let decoded = self.run(&input, [tile.width, tile.height, *channels, 1], observer, |x| match decoder {
-                Decoder::Full(network) => network.forward(x),
-                Decoder::Tiny(network) => network.forward(x),
-            })?;
+            let decoded = self.run(&input, [tile.width, tile.height, *channels, 1], observer, |x| decoder.forward(x))?;
             whole.add(&decoded, tile.times(*reduction), OVERLAP * reduction);
             report(done + 1, observer);
         }
-        FloatImage::from_signed((width * reduction) as u32, (height * reduction) as u32, &whole.finish())
+        let values = whole.finish();
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(Error::config("decoding gave values that are not finite"));
+        }
+        FloatImage::from_signed((width * reduction) as u32, (height * reduction) as u32, &values)
+    }
+
+    /// Refuses a picture that could not be decoded in the end for want of memory.
+    pub(super) fn check_decoder_memory(&self, frame: &Frame) -> Result<()> {
+        let Some(tile) = Tiles::over(frame.width, frame.height).iter().next() else { return Ok(()) };
+        let builder = Builder::new(&self.backend)?;
+        let (x, _) = builder.input(Dtype::F32, [tile.width, tile.height, self.pictures.channels, 1]);
+        builder.output(self.pictures.decoder.forward(x));
+        Budget::now(&self.backend).check_graph("decoding", builder, &self.backend)
     }
 
     /// Runs one network on one input.
@@ -119,10 +129,19 @@ impl Pipeline {
         let builder = Builder::new(&self.backend)?;
         let (x, slot) = builder.input(Dtype::F32, shape);
         let output = builder.output(forward(x));
-        let mut graph = builder.build(&self.backend, Budget::now(&self.backend).limit())?;
+        let mut graph = Budget::now(&self.backend).build("the autoencoder", builder, &self.backend)?;
         graph.write(slot, input)?;
         graph.compute(&self.backend, &|| observer.stop())?;
         Ok(graph.read(output)?)
+    }
+}
+
+impl Decoder {
+    fn forward<'g>(&self, x: ggml::Tensor<'g>) -> ggml::Tensor<'g> {
+        match self {
+            Self::Full(network) => network.forward(x),
+            Self::Tiny(network) => network.forward(x),
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Pipeline {
         let builder = Builder::new(&self.backend)?;
         let ((token_tensor, token_slot), (mask_tensor, mask_slot)) = self.text.inputs(&builder, tokens.len() / positions);
         let states = builder.output(self.text.forward(token_tensor, mask_tensor, skip));
-        let mut graph = builder.build(&self.backend, Budget::now(&self.backend).limit())?;
+        let mut graph = Budget::now(&self.backend).build("encoding the prompt", builder, &self.backend)?;
         graph.write_indices(token_slot, tokens)?;
         graph.write(mask_slot, &causal_mask(positions))?;
         graph.compute(&self.backend, &|| observer.stop())?;

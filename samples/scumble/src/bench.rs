@@ -1,19 +1,22 @@
 //! `scumble bench`: what the stages cost, each on its own.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Subcommand;
-use scumble_core::Result;
 use scumble_core::pipeline::{Files, Observer, Pipeline};
+use scumble_core::request::{MAX_IMAGES, MAX_SIDE_PX};
 use scumble_core::sampling::rng::{Rng, RngKind};
+use scumble_core::{Error, Result};
 
 use crate::builtin;
 use crate::generate::backend;
 use crate::interrupt::Interrupt;
+use crate::output::print;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Time loading, text, one denoise step with guidance, and decoding; medians of several runs
+    /// Time loading, text, one denoising step with guidance, and decoding: medians of several runs
     Step(Arguments),
 }
 
@@ -21,7 +24,7 @@ pub(crate) enum Command {
 pub(crate) struct Arguments {
     /// A safetensors file, a diffusers folder, or the model in this program
     #[arg(long, default_value = builtin::NAME, value_name = "PATH|builtin")]
-    model: String,
+    model: PathBuf,
     /// Width in pixels
     #[arg(long, default_value_t = 512)]
     width: usize,
@@ -45,6 +48,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// More would only take longer.
+const MOST_RUNS: usize = 100;
+
 /// Stops at Ctrl-C and shows nothing.
 struct Silent(Interrupt);
 
@@ -56,18 +62,25 @@ impl Observer for Silent {
 
 pub(crate) fn step(arguments: Arguments) -> Result<()> {
     let observer = &mut Silent(Interrupt::install()?);
-    let files = Files { model: builtin::open(&arguments.model)?, vae: None, taesd: None };
-    let runs = arguments.runs.max(1);
-    let open = |observer: &mut Silent| -> Result<Pipeline> {
-        Pipeline::load(&files, backend(arguments.device.as_deref(), arguments.threads)?, observer)
-    };
-    let mut pipeline = open(observer)?;
-    let load_s = median(runs, || {
-        // The old weights go first, so that the peak is that of one model.
-        drop(std::mem::replace(&mut pipeline, open(observer)?));
-        Ok(())
-    });
-    let load_s = load_s?;
+    check("width", arguments.width, MAX_SIDE_PX)?;
+    check("height", arguments.height, MAX_SIDE_PX)?;
+    check("batch", arguments.batch, MAX_IMAGES)?;
+    check("runs", arguments.runs, MOST_RUNS)?;
+    let runs = arguments.runs;
+    let mut loaded = None;
+    let mut load_times = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        // The old weights go before the new ones come, so that the peak is that of one model; and
+        // outside of the time, which is from opening the files to being ready.
+        drop(loaded.take());
+        let backend = backend(arguments.device.as_deref(), arguments.threads)?;
+        let began = Instant::now();
+        let files = Files { model: builtin::open(&arguments.model)?, vae: None, taesd: None };
+        loaded = Some(Pipeline::load(&files, backend, observer)?);
+        load_times.push(began.elapsed().as_secs_f64());
+    }
+    let load_s = middle(load_times);
+    let Some(mut pipeline) = loaded else { return Ok(()) };
 
     let description = pipeline.description();
     let unet = description.unet.clone();
@@ -97,35 +110,45 @@ pub(crate) fn step(arguments: Arguments) -> Result<()> {
     let peak_bytes = peak_bytes();
     if arguments.json {
         let report = serde_json::json!({
-            "model": arguments.model, "width": arguments.width, "height": arguments.height,
+            "model": arguments.model.to_string_lossy(), "width": arguments.width, "height": arguments.height,
             "batch": arguments.batch, "threads": threads, "runs": runs,
             "load_s": load_s, "text_s": text_s, "step_s": step_s, "decode_s": decode_s,
             "peak_bytes": peak_bytes, "weight_bytes": pipeline.weight_bytes(),
             "step_flops": flops, "gflops": gflops,
             "matmul_gflops": peak_gflops, "roofline_share": gflops / peak_gflops,
         });
-        println!("{report}");
+        return print(report);
+    }
+    let share = 100.0 * gflops / peak_gflops;
+    print(format!("load   {load_s:9.3} s"))?;
+    print(format!("text   {text_s:9.3} s"))?;
+    print(format!("step   {step_s:9.3} s   {gflops:.1} GFLOP/s, {share:.0} % of a matmul's {peak_gflops:.1}"))?;
+    print(format!("decode {decode_s:9.3} s"))?;
+    print(format!("peak   {:9.1} MB, weights {:.1} MB", peak_bytes as f64 / 1e6, pipeline.weight_bytes() as f64 / 1e6))
+}
+
+fn check(field: &'static str, value: usize, most: usize) -> Result<()> {
+    if (1..=most).contains(&value) {
         return Ok(());
     }
-    println!("load   {load_s:9.3} s");
-    println!("text   {text_s:9.3} s");
-    println!("step   {step_s:9.3} s   {gflops:.1} GFLOP/s, {:.0} % of a matmul's {peak_gflops:.1}", 100.0 * gflops / peak_gflops);
-    println!("decode {decode_s:9.3} s");
-    println!("peak   {:9.1} MB, weights {:.1} MB", peak_bytes as f64 / 1e6, pipeline.weight_bytes() as f64 / 1e6);
-    Ok(())
+    Err(Error::invalid(field, format!("{value} where 1 to {most} is possible")))
 }
 
 /// The median time of `runs` runs, in seconds.
 fn median(runs: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut times = (0..runs)
+    let times = (0..runs)
         .map(|_| {
             let began = Instant::now();
             run()?;
             Ok(began.elapsed().as_secs_f64())
         })
         .collect::<Result<Vec<_>>>()?;
+    Ok(middle(times))
+}
+
+fn middle(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    times[times.len() / 2]
 }
 
 /// The most memory that this process has held, in bytes; 0 where the system doesn't say.

@@ -12,8 +12,8 @@ pub(crate) const NAME: &str = "builtin";
 static BYTES: &[u8] = include_bytes!("../../model/builtin.safetensors");
 
 /// Opens the model that `--model` names.
-pub(crate) fn open(model: &str) -> Result<Checkpoint> {
-    if model == NAME { open_builtin() } else { Checkpoint::open(Path::new(model)) }
+pub(crate) fn open(model: &Path) -> Result<Checkpoint> {
+    if model == Path::new(NAME) { open_builtin() } else { Checkpoint::open(model) }
 }
 
 #[cfg(feature = "builtin")]

@@ -1,8 +1,10 @@
 //! `scumble devices`.
 
-use ggml::{Backend, DeviceKind};
+use ggml::DeviceKind;
 use scumble_core::Result;
 use scumble_core::memory::Budget;
+
+use crate::output::print;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -14,7 +16,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let devices = ggml::devices();
     let features = ggml::cpu_features();
-    let available = Budget::now(&Backend::cpu(1)?).available_bytes;
+    let available = Budget::of_host().available_bytes;
     if arguments.json {
         let report = serde_json::json!({
             "devices": devices.iter().map(|device| serde_json::json!({
@@ -29,20 +31,19 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             })).collect::<Vec<_>>(),
             "available_bytes": available,
         });
-        println!("{report}");
-        return Ok(());
+        return print(report);
     }
+    let mut text = String::new();
     for device in devices {
         let gigabytes = device.total_bytes as f64 / 1e9;
-        println!("{:<10} {} ({}), {gigabytes:.1} GB", device.name, device.description, kind(device.kind));
+        text += &format!("{:<10} {} ({}), {gigabytes:.1} GB\n", device.name, device.description, kind(device.kind));
     }
     let list = |wanted: fn(bool, bool) -> bool| -> String {
         features.iter().filter(|(_, found, used)| wanted(*found, *used)).map(|(name, ..)| *name).collect::<Vec<_>>().join(" ")
     };
-    println!("CPU features found: {}", list(|found, _| found));
-    println!("CPU features used:  {}", list(|_, used| used));
-    println!("memory available:   {:.1} GB", available as f64 / 1e9);
-    Ok(())
+    text += &format!("CPU features found: {}\n", list(|found, _| found));
+    text += &format!("CPU features used:  {}\n", list(|_, used| used));
+    print(text + &format!("memory available:   {:.1} GB", available as f64 / 1e9))
 }
 
 fn kind(kind: DeviceKind) -> &'static str {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use scumble_core::image::{FloatImage, write_atomically};
+use scumble_core::memory::Budget;
 use scumble_core::pipeline::Trace;
 use scumble_core::{Error, Result};
 
@@ -55,20 +56,40 @@ impl Dump {
     }
 }
 
+/// Starting noise from a file.
+pub(crate) struct GivenNoise {
+    /// `[N, C, h, w]`.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+/// More than the latents of the largest request have.
+const NOISE_LIMIT_BYTES: u64 = 4 << 30;
+
 /// Reads `noise`, `[N, C, h, w]` F32, from a safetensors file.
-pub(crate) fn read_noise(path: &Path) -> Result<Vec<f32>> {
-    let bytes = std::fs::read(path).map_err(|error| Error::io(path, error))?;
+pub(crate) fn read_noise(path: &Path) -> Result<GivenNoise> {
+    let io = |error| Error::io(path, error);
     let bad = |reason: String| Error::format(path, reason);
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad(error.to_string()))?;
+    let found = std::fs::metadata(path).map_err(io)?;
+    if !found.is_file() {
+        return Err(bad("this is not a regular file".into()));
+    }
+    if found.len() > NOISE_LIMIT_BYTES {
+        return Err(bad(format!("{} bytes where at most {NOISE_LIMIT_BYTES} are read", found.len())));
+    }
+    // The bytes and the values are in memory together.
+    Budget::of_host().check("the noise", 2 * found.len())?;
+    let bytes = std::fs::read(path).map_err(io)?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad(format!("no safetensors file: {error}")))?;
     let noise = tensors.tensor("noise").map_err(|_| bad("there is no tensor called noise".into()))?;
     if noise.dtype() != Dtype::F32 {
-        return Err(bad(format!("the noise is {:?} where F32 is needed", noise.dtype())));
+        return Err(bad(format!("tensor noise is {:?} where F32 is needed", noise.dtype())));
     }
     let values = noise.data().as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect::<Vec<_>>();
     if values.iter().any(|value| !value.is_finite()) {
-        return Err(bad("the noise has values that are not finite".into()));
+        return Err(bad("tensor noise has values that are not finite".into()));
     }
-    Ok(values)
+    Ok(GivenNoise { shape: noise.shape().to_vec(), values })
 }
 
 fn tensor(shape: &[usize], values: &[f32]) -> Tensor {

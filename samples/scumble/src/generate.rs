@@ -13,8 +13,9 @@ use scumble_core::weights::Checkpoint;
 use scumble_core::{Error, Result};
 
 use crate::builtin::{self, Defaults};
-use crate::dump::{Dump, read_noise};
+use crate::dump::{Dump, GivenNoise, read_noise};
 use crate::interrupt::Interrupt;
+use crate::output::{check_folder, check_picture, numbered, print};
 use crate::progress::Watcher;
 
 #[derive(clap::Args)]
@@ -27,7 +28,7 @@ pub(crate) struct Arguments {
     negative: Option<String>,
     /// A safetensors file, a diffusers folder, or the model in this program
     #[arg(long, default_value = builtin::NAME, value_name = "PATH|builtin")]
-    model: String,
+    model: PathBuf,
     /// An autoencoder in place of the model's own
     #[arg(long, value_name = "PATH")]
     vae: Option<PathBuf>,
@@ -108,10 +109,14 @@ fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleVal
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    check_output(&arguments.output)?;
+    check_picture("output", &arguments.output)?;
+    arguments.preview.as_deref().map_or(Ok(()), |path| check_picture("preview", path))?;
+    arguments.dump.as_deref().map_or(Ok(()), |folder| check_folder("dump", folder))?;
     let model = builtin::open(&arguments.model)?;
     let defaults = Defaults::of(&model)?;
-    let request = request(&arguments, &defaults)?;
+    let noise = arguments.noise.as_deref().map(read_noise).transpose()?;
+    let noise_shape = noise.as_ref().map(|noise| noise.shape.clone());
+    let request = request(&arguments, &defaults, noise)?;
     // Before the weights are read: a bad request should not take that long to refuse.
     request.validate()?;
     let files = Files {
@@ -125,41 +130,56 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let began = Instant::now();
     let mut pipeline = Pipeline::load(&files, backend, &mut watcher)?;
     let loaded = began.elapsed();
+    let latents = pipeline.latent_shape(&request);
+    if let Some(found) = noise_shape.filter(|found| *found != latents) {
+        let reason = format!("tensor noise has the wrong shape, expected {latents:?}, found {found:?}");
+        return Err(Error::invalid("noise", reason));
+    }
     let pictures = pipeline.generate(&request, &mut watcher)?;
     let generated = began.elapsed() - loaded;
     if let Some(dump) = watcher.finish() {
         dump.write(&pictures)?;
     }
-    let outputs = write_pictures(&arguments, &request, &pictures)?;
+    let (sampler, schedule) = pipeline.sampler_and_schedule(&request);
+    let vae = arguments.taesd.as_deref().or(arguments.vae.as_deref());
+    let parameters = Parameters { request: &request, sampler, schedule, model: &arguments.model, vae };
+    let outputs = write_pictures(&arguments.output, &parameters, &pictures)?;
     if arguments.json {
         let report = serde_json::json!({
-            "images": outputs,
+            "images": outputs.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "model": arguments.model.to_string_lossy(),
+            "prompt": request.prompt,
+            "negative": request.negative,
             "width": request.width_px,
             "height": request.height_px,
-            "seed": request.seed,
             "steps": request.steps,
+            "cfg": request.guidance,
+            "sampler": sampler.name(),
+            "schedule": schedule.name(),
+            "seed": request.seed,
+            "rng": request.rng.name(),
             "load_s": loaded.as_secs_f64(),
             "generate_s": generated.as_secs_f64(),
         });
-        println!("{report}");
+        print(report)?;
     }
     Ok(())
 }
 
 /// Opens a device by name, or the CPU.
 pub(crate) fn backend(device: Option<&str>, threads: usize) -> Result<Backend> {
-    let backend = match device {
-        Some(name) => Backend::open(name, threads),
-        None => Backend::cpu(threads),
+    let (backend, field) = match device {
+        Some(name) => (Backend::open(name, threads), "device"),
+        None => (Backend::cpu(threads), "threads"),
     };
     backend.map_err(|error| match error {
-        ggml::Error::Backend(reason) => Error::invalid("device", reason),
+        ggml::Error::Backend(reason) => Error::invalid(field, reason),
         error => error.into(),
     })
 }
 
 /// The request that the flags describe, the model's defaults filled in.
-fn request(arguments: &Arguments, defaults: &Defaults) -> Result<Request> {
+fn request(arguments: &Arguments, defaults: &Defaults, noise: Option<GivenNoise>) -> Result<Request> {
     let fallback = Request::default();
     let picture = arguments.init_image.as_deref().map(|path| image::read(path, &Limits::default())).transpose()?;
     let size = picture.as_ref().map(|picture| (picture.width() as usize, picture.height() as usize));
@@ -185,7 +205,7 @@ fn request(arguments: &Arguments, defaults: &Defaults) -> Result<Request> {
         images: arguments.batch,
         clip_skip: arguments.clip_skip,
         init: picture.map(|picture| init(arguments, picture, width, height)).transpose()?,
-        noise: arguments.noise.as_deref().map(read_noise).transpose()?,
+        noise: noise.map(|noise| noise.values),
         preview_every: usize::from(arguments.preview.is_some()),
     })
 }
@@ -208,7 +228,7 @@ fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usiz
     let sides = request::MIN_SIDE_PX..=request::MAX_SIDE_PX;
     if !sides.contains(&width) || !sides.contains(&height) {
         let reason = format!("{width}×{height} where {} to {} pixels a side are possible", sides.start(), sides.end());
-        return Err(Error::invalid("width", reason));
+        return Err(Error::invalid("size", reason));
     }
     let (width, height) = (width as u32, height as u32);
     Ok(Init {
@@ -218,70 +238,74 @@ fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usiz
     })
 }
 
-/// Finds out before minutes of work whether the picture can be written in the end.
-fn check_output(output: &Path) -> Result<()> {
-    let folder = match output.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    if !folder.is_dir() {
-        return Err(Error::invalid("output", format!("there is no folder {}", folder.display())));
-    }
-    if output.is_dir() || output.file_name().is_none() {
-        return Err(Error::invalid("output", format!("{} is not a file's name", output.display())));
-    }
-    image::check_writable(output)
-}
-
 /// Writes each picture with its parameters; gives the files' names.
-fn write_pictures(arguments: &Arguments, request: &Request, pictures: &[FloatImage]) -> Result<Vec<PathBuf>> {
+fn write_pictures(output: &Path, parameters: &Parameters<'_>, pictures: &[FloatImage]) -> Result<Vec<PathBuf>> {
     let several = pictures.len() > 1;
-    pictures
-        .iter()
-        .enumerate()
-        .map(|(i, picture)| {
-            let path = if several { numbered(&arguments.output, i + 1) } else { arguments.output.clone() };
-            let parameters = parameters(arguments, request, i);
-            write_png(&path, &picture.to_image(), &[("parameters", &parameters)])?;
-            Ok(path)
-        })
-        .collect()
-}
-
-/// `out.png` → `out-2.png`.
-fn numbered(output: &Path, number: usize) -> PathBuf {
-    let mut name = output.file_stem().unwrap_or_default().to_os_string();
-    name.push(format!("-{number}"));
-    if let Some(extension) = output.extension() {
-        name.push(".");
-        name.push(extension);
+    let mut paths = Vec::with_capacity(pictures.len());
+    for (i, picture) in pictures.iter().enumerate() {
+        let path = if several { numbered(output, i + 1) } else { output.to_owned() };
+        write_png(&path, &picture.to_image(), &[("parameters", &parameters.of_picture(i))])?;
+        paths.push(path);
     }
-    output.with_file_name(name)
+    Ok(paths)
 }
 
 /// The parameters in the form that other tools write and read: prompt, negative prompt, settings.
-fn parameters(arguments: &Arguments, request: &Request, index: usize) -> String {
-    let model = Path::new(&arguments.model).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let mut text = request.prompt.clone();
-    if !request.negative.is_empty() {
-        text += &format!("\nNegative prompt: {}", request.negative);
+struct Parameters<'a> {
+    request: &'a Request,
+    sampler: SamplerKind,
+    schedule: ScheduleKind,
+    model: &'a Path,
+    vae: Option<&'a Path>,
+}
+
+impl Parameters<'_> {
+    fn of_picture(&self, index: usize) -> String {
+        let request = self.request;
+        let mut text = request.prompt.clone();
+        if !request.negative.is_empty() {
+            text += &format!("\nNegative prompt: {}", request.negative);
+        }
+        text += &format!(
+            "\nSteps: {}, Sampler: {}, Schedule: {}, CFG scale: {}, Seed: {}, RNG: {}, Size: {}x{}, Model: {}",
+            request.steps,
+            self.sampler.name(),
+            self.schedule.name(),
+            request.guidance,
+            request.seed,
+            request.rng.name(),
+            request.width_px,
+            request.height_px,
+            stem(self.model),
+        );
+        if request.guidance_rescale > 0.0 {
+            text += &format!(", CFG rescale: {}", request.guidance_rescale);
+        }
+        if let Some(clip_skip) = request.clip_skip {
+            text += &format!(", Clip skip: {clip_skip}");
+        }
+        if let Some(prediction) = request.prediction {
+            text += &format!(", Prediction: {}", if prediction == Prediction::V { "v" } else { "eps" });
+        }
+        if let Some(vae) = self.vae {
+            text += &format!(", VAE: {}", stem(vae));
+        }
+        if let Some(init) = &request.init {
+            text += &format!(", Denoising strength: {}", init.strength);
+            text += if init.mask.is_some() { ", Mask: yes" } else { "" };
+        }
+        if request.noise.is_some() {
+            text += ", Noise: from a file";
+        }
+        if request.images > 1 {
+            text += &format!(", Batch size: {}, Batch index: {index}", request.images);
+        }
+        text + &format!(", Version: Scumble {}", env!("CARGO_PKG_VERSION"))
     }
-    text += &format!(
-        "\nSteps: {}, Sampler: {}, Schedule: {}, CFG scale: {}, Seed: {}, RNG: {}, Size: {}x{}, Model: {model}",
-        request.steps,
-        arguments.sampler.as_deref().unwrap_or("default"),
-        arguments.schedule.as_deref().unwrap_or("default"),
-        request.guidance,
-        request.seed,
-        request.rng.name(),
-        request.width_px,
-        request.height_px,
-    );
-    if let Some(init) = &request.init {
-        text += &format!(", Denoising strength: {}", init.strength);
-    }
-    if request.images > 1 {
-        text += &format!(", Batch index: {index}");
-    }
-    text + &format!(", Version: Scumble {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// A file's or folder's name without `.safetensors`.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    name.strip_suffix(".safetensors").unwrap_or(&name).to_owned()
 }

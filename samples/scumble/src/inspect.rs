@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use scumble_core::Result;
 use scumble_core::models::Description;
 use scumble_core::sampling::Prediction;
-use scumble_core::weights::{Checkpoint, Component, Inspection};
+use scumble_core::weights::{Checkpoint, Component, Inspection, Layout};
 
 use crate::builtin;
+use crate::output::print;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -19,17 +20,15 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let checkpoint = builtin::open(&arguments.path.to_string_lossy())?;
+    let checkpoint = builtin::open(&arguments.path)?;
     let inspection = Inspection::of(&checkpoint);
     // Only a whole model has a family; a lone network is what its name says.
     let is_model = checkpoint.component(Component::Unet).is_some() && checkpoint.component(Component::TextEncoder).is_some();
     let description = is_model.then(|| Description::infer(&checkpoint));
     if arguments.json {
-        println!("{}", json(&inspection, description.as_ref()));
-        return Ok(());
+        return print(json(&inspection, description.as_ref()));
     }
-    print_text(&checkpoint, &inspection, description);
-    Ok(())
+    print(text(&checkpoint, &inspection, description))
 }
 
 fn json(inspection: &Inspection, description: Option<&Result<Description>>) -> serde_json::Value {
@@ -84,46 +83,62 @@ fn prediction(description: &Description) -> &'static str {
     }
 }
 
-fn print_text(checkpoint: &Checkpoint, inspection: &Inspection, description: Option<Result<Description>>) {
-    println!("{}: {:?}", checkpoint.path.display(), inspection.layout);
+fn text(checkpoint: &Checkpoint, inspection: &Inspection, description: Option<Result<Description>>) -> String {
+    let mut lines = vec![format!("{}: {}", checkpoint.path.display(), layout(inspection.layout))];
     match description {
         Some(Ok(description)) => {
             let unet = &description.unet;
             let channels: Vec<_> = unet.levels.iter().map(|level| level.channels.to_string()).collect();
-            println!("family:    {}, predicts {}", description.family.name(), prediction(&description));
-            println!(
-                "unet:      {} → {} channels, levels of {}, text of {}{}",
+            lines.push(format!("family:       {}, predicts {}", description.family.name(), prediction(&description)));
+            lines.push(format!(
+                "unet:         {} → {} channels, levels of {}, text of {}{}",
                 unet.in_channels,
                 unet.out_channels,
                 channels.join("/"),
                 unet.context_width,
                 if description.is_inpainting() { ", fills masks" } else { "" },
-            );
+            ));
             let text = &description.text;
-            println!("text:      {} layers of {}, {} tokens", text.layers, text.width, text.vocabulary);
+            lines.push(format!("text encoder: {} layers of {}, {} tokens", text.layers, text.width, text.vocabulary));
             if let Some(vae) = &description.vae {
-                println!("vae:       {} latent channels, {}× smaller", vae.latent_channels, vae.reduction());
+                lines.push(format!("vae:          {} latent channels, {}× smaller", vae.latent_channels, vae.reduction()));
             }
         }
-        Some(Err(error)) => println!("family:    unknown: {error}"),
+        Some(Err(error)) => lines.push(format!("family:       unknown: {error}")),
         None => {}
     }
     for part in &inspection.components {
         let dtypes: Vec<_> = part.dtypes.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
-        println!(
-            "{:<12} {} parameters in {} tensors ({}), {:.1} MB, {:?} names",
-            format!("{}:", part.component.name()),
+        lines.push(format!(
+            "{}: {} parameters in {} tensors ({}), {:.1} MB",
+            part.component.name(),
             part.parameters,
             part.tensors,
             dtypes.join(", "),
             part.bytes as f64 / 1e6,
-            part.naming,
-        );
+        ));
     }
-    println!("licence:   {}", inspection.licence.as_deref().unwrap_or("not stated"));
-    for (what, list) in [("missing", &inspection.missing), ("unknown", &inspection.unknown), ("not used", &inspection.other_parts)] {
-        if !list.is_empty() {
-            println!("{what}: {}", list.join(", "));
-        }
+    lines.push(format!("licence:      {}", inspection.licence.as_deref().unwrap_or("not stated")));
+    let lists = [("missing", &inspection.missing), ("unknown", &inspection.unknown), ("not used", &inspection.other_parts)];
+    for (what, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+        lines.push(format!("{:<14}{}", format!("{what}:"), shortened(list)));
+    }
+    lines.join("\n")
+}
+
+/// The first of a list that may hold every tensor of a large file.
+fn shortened(list: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let more = list.len().saturating_sub(SHOWN);
+    let first = list[..list.len() - more].join(", ");
+    if more == 0 { first } else { format!("{first}, and {more} more") }
+}
+
+fn layout(layout: Layout) -> &'static str {
+    match layout {
+        Layout::DiffusersFolder => "a diffusers folder",
+        Layout::Original => "one file, as originally released",
+        Layout::Bundle => "one file with all its configurations",
+        Layout::Component => "a single network",
     }
 }

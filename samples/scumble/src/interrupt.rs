@@ -10,11 +10,15 @@ use scumble_core::{Error, Result};
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Takes over Ctrl-C and the terminate signal.
+    /// Takes over Ctrl-C and the terminate signal. A second one doesn't wait.
     pub(crate) fn install() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&flag);
-        ctrlc::set_handler(move || seen.store(true, Ordering::Relaxed))
+        ctrlc::set_handler(move || {
+            if seen.swap(true, Ordering::Relaxed) {
+                std::process::exit(i32::from(crate::INTERRUPTED));
+            }
+        })
             .map_err(|error| Error::Internal(format!("Ctrl-C can't be handled: {error}")))?;
         Ok(Self(flag))
     }

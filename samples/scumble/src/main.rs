@@ -7,8 +7,10 @@ mod dump;
 mod generate;
 mod inspect;
 mod interrupt;
+mod output;
 mod progress;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -24,13 +26,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make one or more pictures of a prompt.
+    /// Make one or more pictures of a prompt
     Generate(Box<generate::Arguments>),
-    /// Say what a model file or folder holds, from its headers alone.
+    /// Say what a model file or folder holds, from its headers alone
     Inspect(inspect::Arguments),
-    /// List what this build can compute on.
+    /// List what this build can compute on
     Devices(devices::Arguments),
-    /// Measure how fast and how large a model is on this machine.
+    /// Measure how fast and how large a model is on this machine
     #[command(subcommand)]
     Bench(bench::Command),
 }
@@ -50,12 +52,20 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Cancelled) => {
-            eprintln!("scumble: cancelled");
+            complain("cancelled");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            eprintln!("scumble: {error}");
+            complain(&error.to_string());
             ExitCode::from(BAD_INPUT)
         }
     }
+}
+
+/// One line, whatever characters a file's name has.
+fn complain(text: &str) {
+    let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let line: String = text.chars().map(visible).collect();
+    // Where standard error is closed nobody is left to be told.
+    let _ = writeln!(std::io::stderr(), "scumble: {line}");
 }
