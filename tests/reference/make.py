@@ -45,8 +45,9 @@ def arguments():
     add("--only", default="", help="comma-separated parts (sd1 needs taesd before it): "
         "schedulers,noise,prompts,tokens,taesd,vae8,sd1,sd2v,inpaint")
     add("--bpe", help="bpe_simple_vocab_16e6.txt.gz: also make tokens.json (the real vocabulary; needed once)")
-    add("--channels", type=numbers, default=(64, 96), help="UNet channels a level of sd1 and inpaint; multiples of 32, from 64: with one channel "
-        "a group, normalisation would cancel biases and the timestep")
+    add("--channels", type=numbers, default=(64, 96),
+        help="UNet channels a level of sd1 and inpaint: multiples of 32, from 64 (with one channel a group, "
+        "normalisation would cancel biases and the timestep)")
     add("--channels2", type=numbers, default=(64, 128), help="the same of sd2v: multiples of 64")
     add("--layers", type=numbers, default=(2, 1), help="residual blocks a level: sd1 and inpaint, sd2v")
     add("--context", type=numbers, default=(64, 128), help="text width: sd1 and inpaint, sd2v")
@@ -153,6 +154,9 @@ def main():
         **{name: lambda name=name: make_diffusion(options, name, seed, dtype) for name in ("sd1", "sd2v", "inpaint")},
     }
     for name in options.only.split(",") if options.only else parts:
+        if name == "inpaint" and options.latent_channels != 4:
+            print("inpaint: left out, diffusers' pipeline takes four latent channels only")
+            continue
         begun = time.time()
         result = parts[name]()
         if isinstance(result, dict):

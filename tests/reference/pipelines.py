@@ -183,6 +183,8 @@ def make(model, name, options):
     tiny = Path(options.out) / "taesd"
     model = model | {"taesd": None}
     listed = getattr(cases, name)()
+    if options.latent_channels != 4:  # diffusers' inpainting takes four latent channels only
+        listed = [case for case in listed if case["kind"] != "inpaint"]
     if any(case["autoencoder"] == "taesd" for case in listed):
         model["taesd"] = models.load_taesd(tiny)
     inputs = write_inputs(folder.parent / "inputs", options.width, options.height, options.seed)

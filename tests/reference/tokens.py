@@ -17,16 +17,21 @@ import vocabulary
 from storing import save_json
 
 STRINGS = [
-    "", " ", "a", "a photo of a cat", "A PHOTO OF A CAT", "MiXeD CaSe", "hello, world!", "it's the cat's 'bout time",
-    "don't we'll they've I'm you're he'd O'Neil's", "IT'S CAN'T WE'LL", "’tis the cat’s “quoted” text", "1 12 123 2024 3.14 1,000", "x²+y³=½",
-    "١٢٣ ①② Ⅳ", "café naïve façade", "cafe\u0301 nai\u0308ve", "a\u0301\u0328\u0316 zalgo\u0300\u0301\u0302\u0303", "straße STRASSE ẞ",
-    "İstanbul ıI iİ", "ﬁ ﬂ ﬃ ligatures", "Ｆｕｌｌｗｉｄｔｈ ＡＢＣ１２３", "雪の中の猫", "中文测试文本", "한국어 텍스트", "한글 (jamo)", "ภาษาไทย ไม่มีช่องว่าง",
-    "हिन्दी में लिखा", "مرحبا بالعالم", "שלום עולם", "\u202bمرحبا\u202c abc", "Ελληνικά ΣΊΣΥΦΟΣ", "русский ТЕКСТ ёЁ", "Việt Nam đẹp", "😀", "👍🏽👩‍👩‍👧‍👦🏳️‍🌈",
-    "🇩🇪🇫🇷 flags", "text😀between", "tab\there", "line\nbreak", "\r\nwin\r\n", "a  b   c    d", "  leading and trailing  ", "a\u00a0b\u2003c\u3000d\u2009e",
-    "zero\u200bwidth\u200djoiner\ufeff", "\u2028line\u2029para", "null\x00char", "\x01\x02\x7f control", "a\u0085b", "---___***", "!!!!!!!!", "...", "a.b.c...d", "#hashtag @user $100 50% & more",
-    "http://example.com/a?b=c&d=e#f", "C:\\path\\file", "<|startoftext|>", "a <|endoftext|> b", "<|STARTOFTEXT|>", "<b>html</b> &amp; &lt;",
-    "snake_case camelCase kebab-case", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "supercalifragilisticexpialidocious antidisestablishmentarianism",
-    "(a:1.2) [b] {c} \\(d\\)", "a,b;c:d", "「日本語」、。！？", "ǅ ǆ Ǆ", "K (Kelvin) Å (Angstrom) Ω (Ohm)", "𝕬𝖇𝖈 𝟙𝟚𝟛 𐐀", "\U0010fffd\U000e0041 private", "�",
+    "", " ", "a", "a photo of a cat", "A PHOTO OF A CAT", "MiXeD CaSe", "hello, world!",
+    "it's the cat's 'bout time", "don't we'll they've I'm you're he'd O'Neil's", "IT'S CAN'T WE'LL",
+    "’tis the cat’s “quoted” text", "1 12 123 2024 3.14 1,000", "x²+y³=½", "١٢٣ ①② Ⅳ", "café naïve façade",
+    "cafe\u0301 nai\u0308ve", "a\u0301\u0328\u0316 zalgo\u0300\u0301\u0302\u0303", "straße STRASSE ẞ",
+    "İstanbul ıI iİ", "ﬁ ﬂ ﬃ ligatures", "Ｆｕｌｌｗｉｄｔｈ ＡＢＣ１２３", "雪の中の猫", "中文测试文本", "한국어 텍스트", "한글 (jamo)",
+    "ภาษาไทย ไม่มีช่องว่าง", "हिन्दी में लिखा", "مرحبا بالعالم", "שלום עולם", "\u202bمرحبا\u202c abc",
+    "Ελληνικά ΣΊΣΥΦΟΣ", "русский ТЕКСТ ёЁ", "Việt Nam đẹp", "😀", "👍🏽👩‍👩‍👧‍👦🏳️‍🌈", "🇩🇪🇫🇷 flags", "text😀between",
+    "tab\there", "line\nbreak", "\r\nwin\r\n", "a  b   c    d", "  leading and trailing  ",
+    "a\u00a0b\u2003c\u3000d\u2009e", "zero\u200bwidth\u200djoiner\ufeff", "\u2028line\u2029para",
+    "null\x00char", "\x01\x02\x7f control", "a\u0085b", "---___***", "!!!!!!!!", "...", "a.b.c...d",
+    "#hashtag @user $100 50% & more", "http://example.com/a?b=c&d=e#f", "C:\\path\\file", "<|startoftext|>",
+    "a <|endoftext|> b", "<|STARTOFTEXT|>", "<b>html</b> &amp; &lt;", "snake_case camelCase kebab-case",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "supercalifragilisticexpialidocious antidisestablishmentarianism", "(a:1.2) [b] {c} \\(d\\)", "a,b;c:d",
+    "「日本語」、。！？", "ǅ ǆ Ǆ", "K (Kelvin) Å (Angstrom) Ω (Ohm)", "𝕬𝖇𝖈 𝟙𝟚𝟛 𐐀", "\U0010fffd\U000e0041 private", "�",
     "the quick brown fox jumps over the lazy dog " * 12, "雪" * 90,
 ]
 

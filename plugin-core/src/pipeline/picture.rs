@@ -129,7 +129,7 @@ impl Pipeline {
         let builder = Builder::new(&self.backend)?;
         let (x, slot) = builder.input(Dtype::F32, shape);
         let output = builder.output(forward(x));
-        let mut graph = Budget::now(&self.backend).build("the autoencoder", builder, &self.backend)?;
+        let mut graph = Budget::now(&self.backend).build("decoding", builder, &self.backend)?;
         graph.write(slot, input)?;
         graph.compute(&self.backend, &|| observer.stop())?;
         Ok(graph.read(output)?)

@@ -26,22 +26,22 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = builtin::NAME, value_name = "PATH|builtin")]
     model: PathBuf,
     /// Width in pixels
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_name = "PIXELS")]
     width: usize,
     /// Height in pixels
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_name = "PIXELS")]
     height: usize,
     /// Pictures in a step
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
     batch: usize,
     /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
     threads: usize,
     /// The device to compute on, as `scumble devices` names it
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Runs of each stage, of which the median counts
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_name = "COUNT")]
     runs: usize,
     /// As JSON
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ggml::Backend;
 use scumble_core::image::{self, FloatImage, Limits, Mask, write_png};
+use scumble_core::memory::Budget;
 use scumble_core::pipeline::{Files, Pipeline};
 use scumble_core::request::{self, Init, Request};
 use scumble_core::sampling::rng::RngKind;
@@ -20,11 +21,11 @@ use crate::progress::Watcher;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What the picture shows; (word:1.2) and [word] weigh words
-    #[arg(long)]
+    /// What the picture shows. (word:1.2) and [word] weigh words, a backslash takes brackets as they are
+    #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// What it should not show
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     negative: Option<String>,
     /// A safetensors file, a diffusers folder, or the model in this program
     #[arg(long, default_value = builtin::NAME, value_name = "PATH|builtin")]
@@ -35,20 +36,20 @@ pub(crate) struct Arguments {
     /// A tiny autoencoder (TAESD) in place of the model's own
     #[arg(long, value_name = "PATH")]
     taesd: Option<PathBuf>,
-    /// Width in pixels [default: the initial picture's, the model's, or 512]
-    #[arg(long)]
+    /// Width, 16 to 8192 pixels [default: the initial picture's, the model's, or 512]
+    #[arg(long, value_name = "PIXELS")]
     width: Option<usize>,
-    /// Height in pixels [default: the initial picture's, the model's, or 512]
-    #[arg(long)]
+    /// Height, 16 to 8192 pixels [default: the initial picture's, the model's, or 512]
+    #[arg(long, value_name = "PIXELS")]
     height: Option<usize>,
-    /// Denoising steps [default: the model's, or 20]
-    #[arg(long)]
+    /// Denoising steps, 1 to 1000 [default: the model's, or 20]
+    #[arg(long, value_name = "COUNT")]
     steps: Option<usize>,
     /// Scale of guidance; 1 turns it off [default: the model's, or 7.5]
-    #[arg(long)]
+    #[arg(long, value_name = "SCALE")]
     cfg: Option<f32>,
     /// How far guidance is held to the contrast of the prompt alone, 0 to 1
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     cfg_rescale: f32,
     /// The sampler [default: the model's]
     #[arg(long, value_name = "NAME", value_parser = names(SamplerKind::ALL.map(SamplerKind::name)))]
@@ -60,28 +61,28 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "eps|v", value_parser = ["eps", "v"])]
     prediction: Option<String>,
     /// Seed of all randomness
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     seed: u64,
     /// Random numbers as CUDA makes them, or as torch does on the CPU
-    #[arg(long, default_value = RngKind::Philox.name(), value_parser = names(RngKind::ALL.map(RngKind::name)))]
+    #[arg(long, default_value = RngKind::Philox.name(), value_name = "NAME", value_parser = names(RngKind::ALL.map(RngKind::name)))]
     rng: String,
-    /// Pictures of the prompt
-    #[arg(long, default_value_t = 1)]
+    /// Pictures of the prompt, 1 to 64
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
     batch: usize,
     /// Which of the text encoder's last layers to take, 1 being the last [default: the model's]
-    #[arg(long)]
+    #[arg(long, value_name = "LAYER")]
     clip_skip: Option<usize>,
     /// A picture to start from (PNG or JPEG)
     #[arg(long, value_name = "FILE")]
     init_image: Option<PathBuf>,
     /// How much of the initial picture is made anew, above 0 to 1
-    #[arg(long, requires = "init_image", default_value_t = 0.75)]
+    #[arg(long, requires = "init_image", default_value_t = 0.75, value_name = "SHARE")]
     strength: f32,
-    /// Where the initial picture is made anew: white. Of the picture's size
+    /// A picture of the same size that is white where the initial one is made anew, black where it stays
     #[arg(long, requires = "init_image", value_name = "FILE")]
     mask: Option<PathBuf>,
     /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
     threads: usize,
     /// The device to compute on, as `scumble devices` names it
     #[arg(long, value_name = "NAME")]
@@ -181,7 +182,7 @@ pub(crate) fn backend(device: Option<&str>, threads: usize) -> Result<Backend> {
 /// The request that the flags describe, the model's defaults filled in.
 fn request(arguments: &Arguments, defaults: &Defaults, noise: Option<GivenNoise>) -> Result<Request> {
     let fallback = Request::default();
-    let picture = arguments.init_image.as_deref().map(|path| image::read(path, &Limits::default())).transpose()?;
+    let picture = arguments.init_image.as_deref().map(|path| image::read(path, &limits())).transpose()?;
     let size = picture.as_ref().map(|picture| (picture.width() as usize, picture.height() as usize));
     let width = arguments.width.or(size.map(|size| size.0)).or(defaults.width).unwrap_or(fallback.width_px);
     let height = arguments.height.or(size.map(|size| size.1)).or(defaults.height).unwrap_or(fallback.height_px);
@@ -210,13 +211,24 @@ fn request(arguments: &Arguments, defaults: &Defaults, noise: Option<GivenNoise>
     })
 }
 
+/// Bytes that a pixel takes on its way from a file to floats, copies included.
+const BYTES_A_PIXEL: usize = 32;
+
+/// Pictures that leave room for what is made of them.
+fn limits() -> Limits {
+    let limits = Limits::default();
+    let available = Budget::of_host().available_bytes;
+    let pixels = limits.pixels.min(available / BYTES_A_PIXEL as u64);
+    Limits { file_bytes: limits.file_bytes.min(available / 4), pixels, ..limits }
+}
+
 /// The initial picture and its mask, brought to the size of the request.
 fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usize) -> Result<Init> {
     let size = (picture.width(), picture.height());
     let mask = match &arguments.mask {
         None => None,
         Some(path) => {
-            let mask = Mask::read(path, &Limits::default())?;
+            let mask = Mask::read(path, &limits())?;
             if (mask.width(), mask.height()) != size {
                 let reason = format!("{}×{} pixels where the picture has {}×{}", mask.width(), mask.height(), size.0, size.1);
                 return Err(Error::invalid("mask", reason));
@@ -230,6 +242,8 @@ fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usiz
         let reason = format!("{width}×{height} where {} to {} pixels a side are possible", sides.start(), sides.end());
         return Err(Error::invalid("size", reason));
     }
+    let bytes = (width * height * BYTES_A_PIXEL) as u64;
+    Budget::of_host().check("the initial picture", bytes)?;
     let (width, height) = (width as u32, height as u32);
     Ok(Init {
         image: picture.resize(width, height)?.to_float(),

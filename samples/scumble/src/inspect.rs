@@ -110,7 +110,7 @@ fn text(checkpoint: &Checkpoint, inspection: &Inspection, description: Option<Re
     for part in &inspection.components {
         let dtypes: Vec<_> = part.dtypes.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
         lines.push(format!(
-            "{}: {} parameters in {} tensors ({}), {:.1} MB",
+            "weights:      {}, {} parameters in {} tensors ({}), {:.1} MB",
             part.component.name(),
             part.parameters,
             part.tensors,

@@ -27,6 +27,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Make one or more pictures of a prompt
+    #[command(after_help = EXAMPLES)]
     Generate(Box<generate::Arguments>),
     /// Say what a model file or folder holds, from its headers alone
     Inspect(inspect::Arguments),
@@ -36,6 +37,12 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Command),
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  scumble generate --prompt \"mossy red brick wall\" -o wall.png
+  scumble generate --prompt \"rusty metal plate\" --model sd15.safetensors --steps 30 --seed 7 -o plate.png
+  scumble generate --prompt \"snow\" --init-image ground.png --mask hole.png --strength 1 -o ground-2.png";
 
 /// What the program ends with; clap's own errors are 2 as well.
 const BAD_INPUT: u8 = 2;

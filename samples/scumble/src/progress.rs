@@ -12,23 +12,37 @@ use crate::interrupt::Interrupt;
 /// Watches a run for the command line.
 pub(crate) struct Watcher {
     interrupt: Interrupt,
-    bar: ProgressBar,
-    stage: Option<Stage>,
+    bar: Option<(Stage, ProgressBar)>,
     preview: Option<PathBuf>,
     dump: Option<Dump>,
 }
 
 impl Watcher {
     pub(crate) fn new(interrupt: Interrupt, preview: Option<PathBuf>, dump: Option<Dump>) -> Self {
-        // indicatif draws nothing where standard error is no terminal.
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        Self { interrupt, bar, stage: None, preview, dump }
+        Self { interrupt, bar: None, preview, dump }
     }
 
     /// Takes the bar away and gives the collected numbers back.
     pub(crate) fn finish(self) -> Option<Dump> {
-        self.bar.finish_and_clear();
+        if let Some((_, bar)) = self.bar {
+            bar.finish_and_clear();
+        }
         self.dump
+    }
+}
+
+/// A bar for one stage, so that the time left is reckoned from that stage's own pace.
+fn bar(stage: Stage, of: u64) -> ProgressBar {
+    let counts = match stage {
+        Stage::Loading => "{bytes}/{total_bytes}",
+        _ => "{pos}/{len}",
+    };
+    // indicatif draws nothing where standard error is no terminal.
+    let bar = ProgressBar::with_draw_target(Some(of), ProgressDrawTarget::stderr()).with_message(stage.name());
+    // The template is ours; a fault in it would only cost its looks.
+    match ProgressStyle::with_template(&format!("{{msg:>9}} {{wide_bar}} {counts} {{eta}} left")) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
     }
 }
 
@@ -38,22 +52,14 @@ impl Observer for Watcher {
     }
 
     fn progress(&mut self, progress: Progress) {
-        if self.stage != Some(progress.stage) {
-            self.stage = Some(progress.stage);
-            let counts = match progress.stage {
-                Stage::Loading => "{bytes}/{total_bytes}",
-                _ => "{pos}/{len}",
-            };
-            let template = format!("{{msg:>9}} {{wide_bar}} {counts} {{eta}} left");
-            self.bar.reset();
-            // The template is ours; a fault in it would only cost its looks.
-            if let Ok(style) = ProgressStyle::with_template(&template) {
-                self.bar.set_style(style);
+        if self.bar.as_ref().is_none_or(|(stage, _)| *stage != progress.stage) {
+            if let Some((_, last)) = self.bar.replace((progress.stage, bar(progress.stage, progress.of))) {
+                last.finish_and_clear();
             }
-            self.bar.set_message(progress.stage.name());
         }
-        self.bar.set_length(progress.of);
-        self.bar.set_position(progress.done);
+        if let Some((_, bar)) = &self.bar {
+            bar.set_position(progress.done);
+        }
     }
 
     fn preview(&mut self, _step: usize, picture: FloatImage) {

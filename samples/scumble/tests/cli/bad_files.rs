@@ -118,7 +118,7 @@ fn tensors_that_are_missing_or_of_another_shape() {
     );
     refuse_edited(
         |model| model.remove("vae.decoder.conv_out.weight"),
-        "tensor vae.decoder.conv_out.weight is missing, expected [3, 64, 3, 3]",
+        "tensor vae.decoder.conv_out.weight is missing, expected shape [3, 64, 3, 3]",
     );
     refuse_edited(
         |model| model.tensor("unet.conv_out.weight").shape = vec![4, 32, 3, 6],
@@ -128,7 +128,7 @@ fn tensors_that_are_missing_or_of_another_shape() {
         |model| model.tensor("text_encoder.text_model.embeddings.position_embedding.weight").shape = vec![64, 77],
         "text_encoder.text_model.embeddings.position_embedding.weight",
     );
-    refuse_edited(|model| model.tensor("unet.conv_in.weight").shape = vec![64 * 4 * 9], "unet.conv_in.weight");
+    refuse_edited(|model| model.tensor("unet.conv_in.weight").shape = vec![64 * 4 * 9], "conv_in.weight has the shape [2304]");
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("vae.")), "there is no vae in it");
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("text_encoder.")), "text encoder");
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("unet.")), "UNet");
@@ -166,7 +166,7 @@ fn configurations_that_contradict_the_weights() {
     refuse_edited(set("scheduler.config", r#"{"_class_name":"DDIMScheduler","num_train_timesteps":0}"#), "num_train_timesteps");
     refuse_edited(set("scheduler.config", r#"{"_class_name":"DDIMScheduler","beta_start":-5,"beta_end":1e30}"#), "beta");
     refuse_edited(set("defaults", "[1"), "defaults");
-    refuse_edited(set("defaults", r#"{"width":100000}"#), "width: 100000");
+    refuse_edited(set("defaults", r#"{"cfg":-3}"#), "cfg: -3 where");
     refuse_edited(set("tokenizer.vocab", "{"), "");
     refuse_edited(set("tokenizer.vocab", "{}"), "");
     refuse_edited(set("tokenizer.merges", "one two three four"), "");
