@@ -1,7 +1,7 @@
 //! A graph under construction.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
 
 use crate::allocator::Allocator;
@@ -15,6 +15,8 @@ pub struct Builder {
     slots: RefCell<Vec<SlotInfo>>,
     storages: RefCell<Vec<Storage>>,
     error: RefCell<Option<Error>>,
+    /// The place of each op in the order in which they were made.
+    made: RefCell<HashMap<NonNull<sys::ggml_tensor>, usize>>,
     home: sys::ggml_backend_buffer_type_t,
     on_cpu: bool,
 }
@@ -27,6 +29,7 @@ impl Builder {
             slots: RefCell::default(),
             storages: RefCell::default(),
             error: RefCell::default(),
+            made: RefCell::default(),
             home: backend.buffer_type(),
             on_cpu: backend.is_cpu(),
         })
@@ -108,7 +111,12 @@ impl Builder {
         let mut contexts = self.contexts.into_inner();
         let slots = self.slots.into_inner();
         // SAFETY: all of them live in our contexts and storages.
-        let tensors = unsafe { in_order(slots.iter().map(|slot| slot.raw)) };
+        let mut tensors = unsafe { in_order(slots.iter().map(|slot| slot.raw)) };
+        // In the order in which they were made, inputs and weights first. Operands come before what uses
+        // them in this order too, and it holds less memory at once: by operands alone, every half-float
+        // weight of a network would be widened before its first layer runs.
+        let made = self.made.into_inner();
+        tensors.sort_by_key(|tensor| made.get(tensor).map_or(0, |place| place + 1));
         if !backend.is_cpu() {
             backend.check_support(&tensors)?;
         }
@@ -132,6 +140,13 @@ impl Builder {
         };
         graph.zero_inputs()?;
         Ok(graph)
+    }
+
+    /// Notes that an op was made.
+    pub(crate) fn note(&self, raw: NonNull<sys::ggml_tensor>) {
+        let mut made = self.made.borrow_mut();
+        let place = made.len();
+        made.insert(raw, place);
     }
 
     /// Keeps the first error.

@@ -133,6 +133,7 @@ impl<'g> Tensor<'g> {
         });
         match made {
             Ok((raw, shape)) => {
+                builder.note(raw);
                 let tensor = Self::wrap(builder, raw, dtype);
                 debug_assert_eq!(tensor.shape, shape, "{op} made another shape than it announced");
                 tensor

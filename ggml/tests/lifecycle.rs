@@ -69,7 +69,10 @@ fn outputs_survive_what_is_computed_after_them() {
     let turned = builder.output(early.permute([1, 0, 2, 3]));
     let slice = builder.output(x.narrow(1, 1, 2));
     let same = builder.output(x);
-    let mut late = early.reshape([4, 8, 1, 1]);
+    // A view that is a result and goes on: once it has been used, nothing else asks for its source.
+    let passed_through = x.scale(3.0, 0.0).reshape([16, 2, 1, 1]);
+    let passed = builder.output(passed_through);
+    let mut late = early.reshape([4, 8, 1, 1]).add(passed_through.scale(0.0, 0.0).reshape([4, 8, 1, 1]));
     for _ in 0..20 {
         late = late.scale(1.0, 1.0).relu().reshape([8, 4, 1, 1]);
     }
@@ -82,6 +85,7 @@ fn outputs_survive_what_is_computed_after_them() {
         assert_eq!(graph.read(view).unwrap(), data.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
         assert_eq!(graph.read(turned).unwrap()[..5], [0.0, 16.0, 32.0, 48.0, 2.0]);
         assert_eq!(graph.read(slice).unwrap(), data[8..24]);
+        assert_eq!(graph.read(passed).unwrap(), data.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
         assert_eq!(graph.read(same).unwrap(), data);
         assert_eq!(graph.read(late).unwrap(), data.iter().map(|x| 2.0 * x + 20.0).collect::<Vec<_>>());
     }
@@ -346,4 +350,21 @@ fn devices_tell_what_they_are() {
     let devices = ggml::devices();
     let cpu = devices.iter().find(|device| device.kind == ggml::DeviceKind::Cpu).unwrap();
     assert!(cpu.name == "CPU" && cpu.total_bytes > 0 && !cpu.description.is_empty(), "{cpu:?}");
+}
+
+/// A half-float weight is widened for its own op only: a chain of layers needs the memory of one.
+#[test]
+fn widened_weights_do_not_pile_up() {
+    const WIDTH: usize = 128;
+    const LAYERS: usize = 50;
+    let backend = Backend::cpu(1).unwrap();
+    let storage = Storage::new();
+    let weights: Vec<_> = (0..LAYERS).map(|_| storage.add(Dtype::F16, [WIDTH, WIDTH, 1, 1]).unwrap()).collect();
+    storage.allocate(&backend).unwrap();
+    let builder = Builder::new(&backend).unwrap();
+    let (x, _) = builder.input(Dtype::F32, [WIDTH, 1, 1, 1]);
+    let y = weights.iter().fold(x, |x, weight| builder.weight(weight).matmul(x));
+    builder.output(y);
+    let graph = builder.build(&backend, usize::MAX).unwrap();
+    assert!(graph.bytes() < 3 * 4 * WIDTH * WIDTH, "{} bytes", graph.bytes());
 }

@@ -67,9 +67,11 @@ impl Budget {
 
     fn explain(self, what: &str, error: ggml::Error) -> Error {
         match error {
-            ggml::Error::Alloc { bytes, .. } => {
-                Error::OutOfMemory { what: what.into(), needed_bytes: bytes as u64, available_bytes: self.available_bytes }
-            }
+            ggml::Error::Alloc { bytes, .. } => Error::OutOfMemory {
+                what: what.into(),
+                needed_bytes: bytes as u64,
+                available_bytes: self.available_bytes,
+            },
             error => error.into(),
         }
     }

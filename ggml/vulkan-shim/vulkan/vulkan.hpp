@@ -3,10 +3,10 @@
 #pragma once
 #include_next <vulkan/vulkan.hpp>
 
-#if VK_HEADER_VERSION_COMPLETE < VK_MAKE_API_VERSION(0, 1, 3, 272)
+#ifndef VK_EXT_layer_settings
 #include <vector>
 
-// VK_EXT_layer_settings: laid out as the specification says, since the loader reads them.
+// Laid out as the specification says, since the loader reads them.
 namespace VULKAN_HPP_NAMESPACE {
 
 enum class LayerSettingTypeEXT : int32_t { eBool32 = 0 };

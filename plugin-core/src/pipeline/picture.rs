@@ -81,7 +81,13 @@ impl Pipeline {
     }
 
     /// Decodes one scaled latent `[C, h, w]` to a picture in 0…1.
-    pub fn decode(&self, latent: &[f32], width: usize, height: usize, observer: &mut dyn Observer) -> Result<FloatImage> {
+    pub fn decode(
+        &self,
+        latent: &[f32],
+        width: usize,
+        height: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<FloatImage> {
         self.decode_with(latent, width, height, observer, &mut |_, _| {})
     }
 
@@ -98,7 +104,8 @@ impl Pipeline {
         let mut whole = Blend::new(3, width * reduction, height * reduction)?;
         for (done, tile) in Tiles::over(width, height).iter().enumerate() {
             let input = tile.cut(&unscaled, *channels, width, height);
-            let decoded = self.run(&input, [tile.width, tile.height, *channels, 1], observer, |x| decoder.forward(x))?;
+            let decoded =
+                self.run(&input, [tile.width, tile.height, *channels, 1], observer, |x| decoder.forward(x))?;
             whole.add(&decoded, tile.times(*reduction), OVERLAP * reduction);
             report(done + 1, observer);
         }
@@ -187,9 +194,9 @@ impl Tiles {
     }
 
     fn iter(&self) -> impl Iterator<Item = Tile> + '_ {
-        self.rows.iter().flat_map(move |&(y, height)| {
-            self.columns.iter().map(move |&(x, width)| Tile { x, y, width, height })
-        })
+        self.rows
+            .iter()
+            .flat_map(move |&(y, height)| self.columns.iter().map(move |&(x, width)| Tile { x, y, width, height }))
     }
 }
 

@@ -170,22 +170,46 @@ impl FromStr for ScheduleKind {
     }
 }
 
-/// Finds a name in a closed list; the error lists what would have been found.
+/// Finds a name in a closed list, however another tool spells it (`Euler ancestral`, `dpm++_2m`);
+/// the error lists what would have been found.
 pub(super) fn parse_name<T: Copy>(
     field: &'static str,
     text: &str,
     all: &[T],
     name: fn(T) -> &'static str,
 ) -> Result<T, Error> {
-    all.iter().copied().find(|&kind| name(kind) == text).ok_or_else(|| {
+    let wanted = plain(text);
+    all.iter().copied().find(|&kind| plain(name(kind)) == wanted).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|&kind| name(kind)).collect();
         Error::invalid(field, format!("{text:?} is none of {}", names.join(", ")))
     })
 }
 
+/// A name without what spellings differ in.
+fn plain(name: &str) -> String {
+    let name = name.to_lowercase().replace("ancestral", "a").replace("++", "pp");
+    name.chars().filter(|c| c.is_alphanumeric()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spellings_of_other_tools_are_read() {
+        for (text, kind) in [
+            ("Euler ancestral", SamplerKind::EulerAncestral),
+            ("euler_a", SamplerKind::EulerAncestral),
+            ("DPM++ 2M", SamplerKind::Dpmpp2m),
+            ("dpm++2m_sde", SamplerKind::Dpmpp2mSde),
+            ("dpmpp_2s_ancestral", SamplerKind::Dpmpp2sAncestral),
+            ("uni_pc", SamplerKind::UniPc),
+        ] {
+            assert_eq!(text.parse::<SamplerKind>().unwrap(), kind, "{text}");
+        }
+        assert_eq!("SGM Uniform".parse::<ScheduleKind>().unwrap(), ScheduleKind::SgmUniform);
+        assert!("eu".parse::<SamplerKind>().is_err() && "".parse::<SamplerKind>().is_err());
+    }
 
     #[test]
     fn names_are_read_back_and_serde_spells_them_alike() {

@@ -39,7 +39,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         text += &format!("{:<10} {} ({}), {gigabytes:.1} GB\n", device.name, device.description, kind(device.kind));
     }
     let list = |wanted: fn(bool, bool) -> bool| -> String {
-        features.iter().filter(|(_, found, used)| wanted(*found, *used)).map(|(name, ..)| *name).collect::<Vec<_>>().join(" ")
+        features
+            .iter()
+            .filter(|(_, found, used)| wanted(*found, *used))
+            .map(|(name, ..)| *name)
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     text += &format!("CPU features found: {}\n", list(|found, _| found));
     text += &format!("CPU features used:  {}\n", list(|_, used| used));

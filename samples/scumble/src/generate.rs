@@ -230,7 +230,8 @@ fn init(arguments: &Arguments, picture: image::Image, width: usize, height: usiz
         Some(path) => {
             let mask = Mask::read(path, &limits())?;
             if (mask.width(), mask.height()) != size {
-                let reason = format!("{}×{} pixels where the picture has {}×{}", mask.width(), mask.height(), size.0, size.1);
+                let reason =
+                    format!("{}×{} pixels where the picture has {}×{}", mask.width(), mask.height(), size.0, size.1);
                 return Err(Error::invalid("mask", reason));
             }
             Some(mask)

@@ -23,7 +23,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let checkpoint = builtin::open(&arguments.path)?;
     let inspection = Inspection::of(&checkpoint);
     // Only a whole model has a family; a lone network is what its name says.
-    let is_model = checkpoint.component(Component::Unet).is_some() && checkpoint.component(Component::TextEncoder).is_some();
+    let is_model =
+        checkpoint.component(Component::Unet).is_some() && checkpoint.component(Component::TextEncoder).is_some();
     let description = is_model.then(|| Description::infer(&checkpoint));
     if arguments.json {
         return print(json(&inspection, description.as_ref()));
@@ -101,7 +102,11 @@ fn text(checkpoint: &Checkpoint, inspection: &Inspection, description: Option<Re
             let text = &description.text;
             lines.push(format!("text encoder: {} layers of {}, {} tokens", text.layers, text.width, text.vocabulary));
             if let Some(vae) = &description.vae {
-                lines.push(format!("vae:          {} latent channels, {}× smaller", vae.latent_channels, vae.reduction()));
+                lines.push(format!(
+                    "vae:          {} latent channels, {}× smaller",
+                    vae.latent_channels,
+                    vae.reduction()
+                ));
             }
         }
         Some(Err(error)) => lines.push(format!("family:       unknown: {error}")),
@@ -119,7 +124,8 @@ fn text(checkpoint: &Checkpoint, inspection: &Inspection, description: Option<Re
         ));
     }
     lines.push(format!("licence:      {}", inspection.licence.as_deref().unwrap_or("not stated")));
-    let lists = [("missing", &inspection.missing), ("unknown", &inspection.unknown), ("not used", &inspection.other_parts)];
+    let lists =
+        [("missing", &inspection.missing), ("unknown", &inspection.unknown), ("not used", &inspection.other_parts)];
     for (what, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
         lines.push(format!("{:<14}{}", format!("{what}:"), shortened(list)));
     }

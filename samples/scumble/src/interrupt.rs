@@ -19,7 +19,7 @@ impl Interrupt {
                 std::process::exit(i32::from(crate::INTERRUPTED));
             }
         })
-            .map_err(|error| Error::Internal(format!("Ctrl-C can't be handled: {error}")))?;
+        .map_err(|error| Error::Internal(format!("Ctrl-C can't be handled: {error}")))?;
         Ok(Self(flag))
     }
 

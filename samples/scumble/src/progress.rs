@@ -52,10 +52,9 @@ impl Observer for Watcher {
     }
 
     fn progress(&mut self, progress: Progress) {
-        if self.bar.as_ref().is_none_or(|(stage, _)| *stage != progress.stage) {
-            if let Some((_, last)) = self.bar.replace((progress.stage, bar(progress.stage, progress.of))) {
-                last.finish_and_clear();
-            }
+        let is_new = self.bar.as_ref().is_none_or(|(stage, _)| *stage != progress.stage);
+        if is_new && let Some((_, last)) = self.bar.replace((progress.stage, bar(progress.stage, progress.of))) {
+            last.finish_and_clear();
         }
         if let Some((_, bar)) = &self.bar {
             bar.set_position(progress.done);

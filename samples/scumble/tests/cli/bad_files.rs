@@ -128,7 +128,10 @@ fn tensors_that_are_missing_or_of_another_shape() {
         |model| model.tensor("text_encoder.text_model.embeddings.position_embedding.weight").shape = vec![64, 77],
         "text_encoder.text_model.embeddings.position_embedding.weight",
     );
-    refuse_edited(|model| model.tensor("unet.conv_in.weight").shape = vec![64 * 4 * 9], "conv_in.weight has the shape [2304]");
+    refuse_edited(
+        |model| model.tensor("unet.conv_in.weight").shape = vec![64 * 4 * 9],
+        "conv_in.weight has the shape [2304]",
+    );
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("vae.")), "there is no vae in it");
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("text_encoder.")), "text encoder");
     refuse_edited(|model| model.tensors.retain(|tensor| !tensor.name.starts_with("unet.")), "UNet");
@@ -163,8 +166,14 @@ fn configurations_that_contradict_the_weights() {
     refuse_edited(set("text_encoder.config", r#"{"hidden_act":"relu"}"#), "hidden_act is relu");
     refuse_edited(set("vae.config", r#"{"scaling_factor":0}"#), "scaling_factor");
     refuse_edited(set("scheduler.config", r#"{"_class_name":"DDIMScheduler","prediction_type":"flow"}"#), "flow");
-    refuse_edited(set("scheduler.config", r#"{"_class_name":"DDIMScheduler","num_train_timesteps":0}"#), "num_train_timesteps");
-    refuse_edited(set("scheduler.config", r#"{"_class_name":"DDIMScheduler","beta_start":-5,"beta_end":1e30}"#), "beta");
+    refuse_edited(
+        set("scheduler.config", r#"{"_class_name":"DDIMScheduler","num_train_timesteps":0}"#),
+        "num_train_timesteps",
+    );
+    refuse_edited(
+        set("scheduler.config", r#"{"_class_name":"DDIMScheduler","beta_start":-5,"beta_end":1e30}"#),
+        "beta",
+    );
     refuse_edited(set("defaults", "[1"), "defaults");
     refuse_edited(set("defaults", r#"{"cfg":-3}"#), "cfg: -3 where");
     refuse_edited(set("tokenizer.vocab", "{"), "");
@@ -192,7 +201,8 @@ fn folders_that_are_not_whole() {
     std::fs::remove_dir_all(broken.join("unet")).unwrap();
     refuse_for(&place, place.generate("without-unet", SMALL), "UNet");
     let broken = folder("transformer");
-    std::fs::write(broken.join("model_index.json"), r#"{"_class_name":"FluxPipeline","transformer":["a","b"]}"#).unwrap();
+    std::fs::write(broken.join("model_index.json"), r#"{"_class_name":"FluxPipeline","transformer":["a","b"]}"#)
+        .unwrap();
     refuse_for(&place, place.generate("transformer", SMALL), "FluxPipeline is of an unknown family");
     let broken = folder("pickle");
     let weights = broken.join("unet/diffusion_pytorch_model.safetensors");

@@ -126,7 +126,9 @@ fn outputs_that_can_not_be_written() {
         command.args(["-o", "fine.png", "--preview", output]);
         refuse_for(&place, command, &reason.replace("output: ", "preview: "));
     }
-    for (folder, reason) in [("start.png", "dump: start.png is not a folder"), ("start.png/a/b", "is not a folder"), ("/proc/a", "/proc")] {
+    for (folder, reason) in
+        [("start.png", "dump: start.png is not a folder"), ("start.png/a/b", "is not a folder"), ("/proc/a", "/proc")]
+    {
         let mut command = place.generate(&model, small);
         command.args(["-o", "out.png", "--dump", folder]);
         refuse_for(&place, command, reason);

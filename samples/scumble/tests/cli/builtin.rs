@@ -9,9 +9,13 @@ use crate::{Place, succeed};
 #[test]
 fn the_program_brings_a_model() {
     let place = Place::new();
-    succeed(place.command(["generate", "--prompt", "red bricks"].into_iter().chain(
-        "--width 64 --height 64 --steps 2 -o out.png".split(' '),
-    )));
+    succeed(
+        place.command(
+            ["generate", "--prompt", "red bricks"]
+                .into_iter()
+                .chain("--width 64 --height 64 --steps 2 -o out.png".split(' ')),
+        ),
+    );
     let made = read(&place.path("out.png"), &Limits::default()).unwrap();
     assert_eq!((made.width(), made.height()), (64, 64));
 

@@ -126,7 +126,8 @@ fn several_pictures_are_numbered_dumped_and_told() {
     command.arg(noise).args(["--seed", "6"]);
     let refused = command.output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "a flag given twice");
-    let mut command = again.generate(&model, "--width 40 --height 20 --steps 3 --batch 3 --dump dump -o out.png --noise");
+    let mut command =
+        again.generate(&model, "--width 40 --height 20 --steps 3 --batch 3 --dump dump -o out.png --noise");
     command.arg(place.path("dump/new/noise.safetensors"));
     succeed(command);
     for name in ["noise", "latents", "image"] {

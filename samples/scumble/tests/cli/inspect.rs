@@ -117,7 +117,8 @@ fn devices_are_listed() {
 #[test]
 fn a_benchmark_tells_what_stages_cost() {
     let place = Place::new();
-    let flags = ["bench", "step", "--width", "32", "--height", "32", "--batch", "2", "--threads", "1", "--runs", "1", "--json"];
+    let flags =
+        ["bench", "step", "--width", "32", "--height", "32", "--batch", "2", "--threads", "1", "--runs", "1", "--json"];
     let mut command = place.command(flags);
     command.arg("--model").arg(fixture("sd1/f32"));
     let json: Value = serde_json::from_str(&succeed(command)).unwrap();
@@ -134,7 +135,8 @@ fn a_benchmark_holds_one_model_at_a_time() {
     // A vocabulary of 128 MB, most of which is a hole in the file.
     let place = Place::new();
     crate::memory::write_large(&place.path("large.safetensors"), 128 << 20);
-    let flags = ["bench", "step", "--width", "16", "--height", "16", "--runs", "3", "--json", "--model", "large.safetensors"];
+    let flags =
+        ["bench", "step", "--width", "16", "--height", "16", "--runs", "3", "--json", "--model", "large.safetensors"];
     let json: Value = serde_json::from_str(&succeed(place.command(flags))).unwrap();
     let (peak, weights) = (json["peak_bytes"].as_u64().unwrap(), json["weight_bytes"].as_u64().unwrap());
     assert!(weights > 128 << 20, "{json}");

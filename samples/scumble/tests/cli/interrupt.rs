@@ -63,7 +63,7 @@ fn while_decoding_or_about_to() {
     let place = Place::new();
     let mut interrupted = 0;
     for delay in [0, 300, 1000, 2500] {
-        let flags = "--width 320 --height 320 --steps 2 --cfg 1 --preview now.png -o out.png";
+        let flags = "--width 192 --height 192 --steps 2 --cfg 1 --preview now.png -o out.png";
         let mut child = start(place.generate(fixture("sd1/f32"), flags));
         wait_for(&place.path("now.png"), &mut child);
         std::thread::sleep(Duration::from_millis(delay));
