@@ -104,7 +104,8 @@ fn request(case: &Value, folder: &Path) -> Request {
 fn check_all(model: &str, dtype: &str, bar_db: f64, wanted: impl Fn(&Value) -> bool) {
     let folder = fixture(model);
     let index = json(&folder.join("index.json"));
-    let cases: Vec<&Value> = index["cases"].as_array().unwrap().iter().filter(|case| !is_foreign(case) && wanted(case)).collect();
+    let cases: Vec<&Value> =
+        index["cases"].as_array().unwrap().iter().filter(|case| !is_foreign(case) && wanted(case)).collect();
     assert!(!cases.is_empty(), "no case of {model}");
     let mut failures = Vec::new();
     for case in cases {
@@ -124,7 +125,8 @@ fn check_all(model: &str, dtype: &str, bar_db: f64, wanted: impl Fn(&Value) -> b
         let db = decibels(&found, &reference["image"].values);
         let latents = &reference["latents"];
         assert_eq!(recorder.latents.len(), latents.shape[0], "{name}: steps");
-        let worst = (0..latents.shape[0]).map(|i| relative_l2(&recorder.latents[i], latents.part(i))).fold(0.0, f64::max);
+        let worst =
+            (0..latents.shape[0]).map(|i| relative_l2(&recorder.latents[i], latents.part(i))).fold(0.0, f64::max);
         println!("{model} {dtype} {name}: {db:.1} dB, latents {worst:.1e}");
         if db < bar_db || (bar_db >= F32_BAR_DB && worst > LATENT_BAR) {
             failures.push(format!("{name}: {db:.1} dB, latents {worst:.1e}"));

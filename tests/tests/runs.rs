@@ -17,7 +17,14 @@ fn pipeline(threads: usize) -> Pipeline {
 }
 
 fn request() -> Request {
-    Request { prompt: "mossy red brick wall".into(), width_px: 56, height_px: 40, steps: 2, seed: 3, ..Request::default() }
+    Request {
+        prompt: "mossy red brick wall".into(),
+        width_px: 56,
+        height_px: 40,
+        steps: 2,
+        seed: 3,
+        ..Request::default()
+    }
 }
 
 fn bytes(pipeline: &mut Pipeline, request: &Request) -> Vec<Vec<f32>> {
@@ -97,7 +104,7 @@ fn cancelling_anywhere_is_told_apart_and_leaves_the_pipeline_usable() {
     assert!(questions > 500, "asked between nodes: {questions}");
     for eighth in 0..8 {
         let mut observer = StopsAfter::new(questions * eighth / 8);
-        let error = pipeline.generate(&request(), &mut observer).err().expect("an error");
+        let error = pipeline.generate(&request(), &mut observer).expect_err("cancelled");
         assert!(matches!(error, Error::Cancelled), "{error}");
     }
     assert!(bytes(&mut pipeline, &request()) == expected);

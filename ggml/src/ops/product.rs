@@ -86,8 +86,8 @@ impl<'g> Tensor<'g> {
             Ok([v.shape()[0], self.shape()[2], queries, batch])
         };
         match mask.map(|mask| mask.cast(Dtype::F16)) {
-            // SAFETY: see `Tensor::map`.
             Some(mask) => {
+                // SAFETY: see `Tensor::map`.
                 Self::apply("attention", [self, k, v, mask], Dtype::F32, fits, |context, [q, k, v, mask]| unsafe {
                     sys::ggml_flash_attn_ext(context, q, k, v, mask, scale, 0.0, 0.0)
                 })

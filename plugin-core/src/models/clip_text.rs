@@ -58,10 +58,16 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         if self.heads == 0 || !self.width.is_multiple_of(self.heads) {
-            return Err(Error::config(format!("{} channels of the text encoder can't be split into {} heads", self.width, self.heads)));
+            return Err(Error::config(format!(
+                "{} channels of the text encoder can't be split into {} heads",
+                self.width, self.heads
+            )));
         }
         if self.positions < 3 {
-            return Err(Error::config(format!("the text encoder has {} positions where at least 3 are needed", self.positions)));
+            return Err(Error::config(format!(
+                "the text encoder has {} positions where at least 3 are needed",
+                self.positions
+            )));
         }
         Ok(())
     }

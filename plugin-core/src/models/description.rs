@@ -11,7 +11,7 @@ use super::vae;
 use crate::error::{Error, Result};
 use crate::nn::Projection;
 use crate::sampling::{self, NoiseConfig, Prediction};
-use crate::weights::{Config as JsonConfig, Checkpoint, Component, Naming, Weights};
+use crate::weights::{Checkpoint, Component, Config as JsonConfig, Naming, Weights};
 
 /// A line of models that share what shapes can't tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,8 @@ impl Description {
             None => (None, LatentScale { factor: SCALING_FACTOR, shift: 0.0 }),
         };
         // OpenCLIP's file has the last block, which Stable Diffusion 2 never used; a folder leaves it away.
-        let open_clip = checkpoint.component(Component::TextEncoder).is_some_and(|text| text.naming() == Naming::OpenClip);
+        let open_clip =
+            checkpoint.component(Component::TextEncoder).is_some_and(|text| text.naming() == Naming::OpenClip);
         let mut sampling = match checkpoint.scheduler_config() {
             Some(config) => sampling::from_scheduler_config(config)?,
             None => sampling::Defaults {
@@ -133,7 +134,9 @@ fn cursor(checkpoint: &Checkpoint, component: Component, what: &str) -> Result<W
 
 fn unet_config(checkpoint: &Checkpoint) -> Result<unet::Config> {
     let w = cursor(checkpoint, Component::Unet, "UNet")?;
-    for (part, family) in [("add_embedding", "Stable Diffusion XL"), ("time_embedding.cond_proj", "guidance-distilled LCM")] {
+    for (part, family) in
+        [("add_embedding", "Stable Diffusion XL"), ("time_embedding.cond_proj", "guidance-distilled LCM")]
+    {
         if w.has(part) {
             return Err(Error::config(format!("the UNet is of the {family} family, which is not supported")));
         }
@@ -141,7 +144,11 @@ fn unet_config(checkpoint: &Checkpoint) -> Result<unet::Config> {
     let mut config = unet::Config::infer(&w)?;
     let latent = config.out_channels;
     if config.in_channels != latent && config.in_channels != 2 * latent + 1 {
-        return Err(Error::config(format!("the UNet takes {} channels where {latent} or {} are supported", config.in_channels, 2 * latent + 1)));
+        return Err(Error::config(format!(
+            "the UNet takes {} channels where {latent} or {} are supported",
+            config.in_channels,
+            2 * latent + 1
+        )));
     }
     if let Some(json) = checkpoint.config(Component::Unet) {
         only_text(json, "act_fn", &["silu", "swish"])?;

@@ -10,9 +10,19 @@ use crate::weights::Weights;
 /// One entry of the encoder's or the decoder's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
-    Conv { inputs: usize, outputs: usize, stride: usize },
+    /// Without a bias it follows a change of size, or is one: the encoder halves by stride.
+    Conv {
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+        bias: bool,
+    },
     Relu,
-    Block { inputs: usize, outputs: usize, shortcut: bool },
+    Block {
+        inputs: usize,
+        outputs: usize,
+        shortcut: bool,
+    },
     Upsample,
 }
 
@@ -35,7 +45,7 @@ pub struct Taesd {
 enum Loaded {
     Conv(Conv2d),
     Relu,
-    Block { convs: [Conv2d; 3], shortcut: Option<Conv2d> },
+    Block(Box<Block>),
     Upsample,
 }
 
@@ -90,9 +100,9 @@ fn infer(w: &Weights, half: Half) -> Result<Vec<Layer>> {
             let layer = w.at(i);
             if layer.exists("weight") {
                 let [outputs, inputs, ..] = dimensions::<4>(&layer, "weight")?;
-                // Convolutions without a bias change the size: the encoder halves it by stride.
-                let stride = if half == Half::Encoder && !layer.exists("bias") { 2 } else { 1 };
-                Ok(Layer::Conv { inputs, outputs, stride })
+                let bias = layer.exists("bias");
+                let stride = if half == Half::Encoder && !bias { 2 } else { 1 };
+                Ok(Layer::Conv { inputs, outputs, stride, bias })
             } else if layer.has("conv") {
                 let [outputs, inputs, ..] = dimensions::<4>(&layer, "conv.0.weight")?;
                 Ok(Layer::Block { inputs, outputs, shortcut: layer.has("skip") })
@@ -108,19 +118,30 @@ fn infer(w: &Weights, half: Half) -> Result<Vec<Layer>> {
 impl Layer {
     fn load(self, p: &Params<'_>) -> Result<Loaded> {
         Ok(match self {
-            Self::Conv { inputs, outputs, stride } => Loaded::Conv(Conv2d::load_strided(p, inputs, outputs, 3, stride, 1)?),
+            Self::Conv { inputs, outputs, bias: true, .. } => Loaded::Conv(Conv2d::load(p, inputs, outputs, 3)?),
+            Self::Conv { inputs, outputs, stride, bias: false } => {
+                Loaded::Conv(Conv2d::load_without_bias(p, inputs, outputs, 3, stride)?)
+            }
             Self::Relu => Loaded::Relu,
             Self::Upsample => Loaded::Upsample,
-            Self::Block { inputs, outputs, shortcut } => Loaded::Block {
+            Self::Block { inputs, outputs, shortcut } => Loaded::Block(Box::new(Block {
                 convs: [
                     Conv2d::load(&p.at("conv.0"), inputs, outputs, 3)?,
                     Conv2d::load(&p.at("conv.2"), outputs, outputs, 3)?,
                     Conv2d::load(&p.at("conv.4"), outputs, outputs, 3)?,
                 ],
-                shortcut: shortcut.then(|| Conv2d::load(&p.at("skip"), inputs, outputs, 1)).transpose()?,
-            },
+                shortcut: shortcut
+                    .then(|| Conv2d::load_without_bias(&p.at("skip"), inputs, outputs, 1, 1))
+                    .transpose()?,
+            })),
         })
     }
+}
+
+/// Three convolutions beside a shortcut.
+struct Block {
+    convs: [Conv2d; 3],
+    shortcut: Option<Conv2d>,
 }
 
 impl Loaded {
@@ -132,7 +153,8 @@ impl Loaded {
                 let [width, height, ..] = x.shape();
                 x.nearest(2 * width, 2 * height)
             }
-            Self::Block { convs: [first, second, third], shortcut } => {
+            Self::Block(block) => {
+                let Block { convs: [first, second, third], shortcut } = &**block;
                 let h = third.forward(second.forward(first.forward(x).relu()).relu());
                 h.add(shortcut.as_ref().map_or(x, |shortcut| shortcut.forward(x))).relu()
             }

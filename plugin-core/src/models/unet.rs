@@ -96,10 +96,16 @@ impl Config {
         for (i, level) in self.levels.iter().enumerate() {
             let heads = self.heads_at(i);
             if heads == 0 || !level.channels.is_multiple_of(heads) {
-                return Err(Error::config(format!("{} channels of the UNet can't be split into {heads} heads", level.channels)));
+                return Err(Error::config(format!(
+                    "{} channels of the UNet can't be split into {heads} heads",
+                    level.channels
+                )));
             }
             if self.groups == 0 || !level.channels.is_multiple_of(self.groups) {
-                return Err(Error::config(format!("{} channels of the UNet can't be split into {} groups", level.channels, self.groups)));
+                return Err(Error::config(format!(
+                    "{} channels of the UNet can't be split into {} groups",
+                    level.channels, self.groups
+                )));
             }
         }
         Ok(())
@@ -156,7 +162,8 @@ impl Unet {
         let base = levels[0].channels;
         let last = levels.len() - 1;
         let top = levels[last].channels;
-        let resnet = |p: &Params<'_>, inputs, outputs| ResBlock::load(p, inputs, outputs, Some(*time_width), *groups, EPSILON);
+        let resnet =
+            |p: &Params<'_>, inputs, outputs| ResBlock::load(p, inputs, outputs, Some(*time_width), *groups, EPSILON);
         let transformer = |p: &Params<'_>, level: usize| {
             let (channels, heads) = (levels[level].channels, config.heads_at(level));
             SpatialTransformer::load(p, channels, config.context_width, heads, *groups, config.projection)
@@ -278,7 +285,14 @@ pub struct Inputs<'g> {
 
 impl<'g> Inputs<'g> {
     /// Inputs for a batch of `batch` latents of `width`×`height` and texts of `tokens` states.
-    pub fn new(builder: &'g Builder, config: &Config, batch: usize, width: usize, height: usize, tokens: usize) -> Self {
+    pub fn new(
+        builder: &'g Builder,
+        config: &Config,
+        batch: usize,
+        width: usize,
+        height: usize,
+        tokens: usize,
+    ) -> Self {
         let f32 = ggml::Dtype::F32;
         Self {
             latents: builder.input(f32, [width, height, config.in_channels, batch]),

@@ -56,7 +56,10 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         match self.channels.iter().find(|&&channels| self.groups == 0 || channels % self.groups != 0) {
-            Some(channels) => Err(Error::config(format!("{channels} channels of the autoencoder can't be split into {} groups", self.groups))),
+            Some(channels) => Err(Error::config(format!(
+                "{channels} channels of the autoencoder can't be split into {} groups",
+                self.groups
+            ))),
             None => Ok(()),
         }
     }
@@ -206,7 +209,7 @@ impl PixelAttention {
     fn load(p: &Params<'_>, channels: usize, groups: usize) -> Result<Self> {
         Ok(Self {
             norm: GroupNorm::load(&p.at("group_norm"), channels, groups, EPSILON)?,
-            attention: Attention::load(p, Attention::DIFFUSERS, channels, channels, 1)?,
+            attention: Attention::load(p, Attention::VAE, channels, channels, 1)?,
         })
     }
 

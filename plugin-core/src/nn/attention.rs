@@ -14,27 +14,31 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The names that a layout gives to the four maps.
-pub struct Names {
+/// What a network calls the four maps, and whether the first three have a bias.
+pub struct Maps {
     q: &'static str,
     k: &'static str,
     v: &'static str,
     out: &'static str,
+    biased: bool,
 }
 
 impl Attention {
-    /// As diffusers names the maps.
-    pub const DIFFUSERS: Names = Names { q: "to_q", k: "to_k", v: "to_v", out: "to_out.0" };
-    /// As transformers' CLIP names them.
-    pub const CLIP: Names = Names { q: "q_proj", k: "k_proj", v: "v_proj", out: "out_proj" };
+    /// The UNet's transformers.
+    pub const UNET: Maps = Maps { q: "to_q", k: "to_k", v: "to_v", out: "to_out.0", biased: false };
+    /// The autoencoder's middle block.
+    pub const VAE: Maps = Maps { biased: true, ..Self::UNET };
+    /// CLIP's text encoder.
+    pub const CLIP: Maps = Maps { q: "q_proj", k: "k_proj", v: "v_proj", out: "out_proj", biased: true };
 
     /// Queries from `width` channels, keys and values from `context` channels, split over `heads`.
-    pub fn load(p: &Params<'_>, names: Names, width: usize, context: usize, heads: usize) -> Result<Self> {
+    pub fn load(p: &Params<'_>, maps: Maps, width: usize, context: usize, heads: usize) -> Result<Self> {
+        let map = if maps.biased { Linear::load } else { Linear::load_without_bias };
         Ok(Self {
-            to_q: Linear::load(&p.at(names.q), width, width)?,
-            to_k: Linear::load(&p.at(names.k), context, width)?,
-            to_v: Linear::load(&p.at(names.v), context, width)?,
-            to_out: Linear::load(&p.at(names.out), width, width)?,
+            to_q: map(&p.at(maps.q), width, width)?,
+            to_k: map(&p.at(maps.k), context, width)?,
+            to_v: map(&p.at(maps.v), context, width)?,
+            to_out: Linear::load(&p.at(maps.out), width, width)?,
             heads,
         })
     }

@@ -29,7 +29,19 @@ impl Conv2d {
         padding: usize,
     ) -> Result<Self> {
         let weight = p.matrix("weight", &[outputs, inputs, size, size])?;
-        Ok(Self { weight, bias: p.optional_vector("bias", outputs)?, stride, padding })
+        Ok(Self { weight, bias: Some(p.vector("bias", outputs)?), stride, padding })
+    }
+
+    /// As [`Conv2d::load`], without a bias and with another stride.
+    pub fn load_without_bias(
+        p: &Params<'_>,
+        inputs: usize,
+        outputs: usize,
+        size: usize,
+        stride: usize,
+    ) -> Result<Self> {
+        let weight = p.matrix("weight", &[outputs, inputs, size, size])?;
+        Ok(Self { weight, bias: None, stride, padding: size / 2 })
     }
 
     /// `[N, in, H, W]` → `[N, out, H', W']`.

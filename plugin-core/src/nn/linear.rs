@@ -12,15 +12,20 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Loads `weight` and, if there is one, `bias`.
+    /// Loads `weight` and `bias`.
     pub fn load(p: &Params<'_>, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self { weight: p.matrix("weight", &[outputs, inputs])?, bias: p.optional_vector("bias", outputs)? })
+        Ok(Self { bias: Some(p.vector("bias", outputs)?), ..Self::load_without_bias(p, inputs, outputs)? })
+    }
+
+    /// Loads `weight` alone.
+    pub fn load_without_bias(p: &Params<'_>, inputs: usize, outputs: usize) -> Result<Self> {
+        Ok(Self { weight: p.matrix("weight", &[outputs, inputs])?, bias: None })
     }
 
     /// Loads a 1×1 convolution `[out, in, 1, 1]` as the linear map over channels that it is.
     pub fn load_pointwise(p: &Params<'_>, inputs: usize, outputs: usize) -> Result<Self> {
         let weight = p.matrix("weight", &[outputs, inputs, 1, 1])?;
-        Ok(Self { weight, bias: p.optional_vector("bias", outputs)? })
+        Ok(Self { weight, bias: Some(p.vector("bias", outputs)?) })
     }
 
     /// `[N, L, in]` → `[N, L, out]`.

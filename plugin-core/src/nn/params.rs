@@ -47,7 +47,7 @@ impl Plan {
     /// [`Error::OutOfMemory`] before anything is allocated when the weights don't fit, [`Error::Cancelled`],
     /// and what reading a file can give.
     pub fn load(self, backend: &Backend, control: &mut LoadControl<'_>) -> Result<Storage> {
-        Budget::now(backend).check("the model's weights", self.storage.bytes_needed(backend) as u64)?;
+        Budget::now(backend).check("the model", self.storage.bytes_needed(backend) as u64)?;
         self.storage.allocate(backend)?;
         let total = self.file_bytes();
         let mut done = 0;
@@ -100,11 +100,6 @@ impl<'a> Params<'a> {
     pub fn vector(&self, name: &str, length: usize) -> Result<Weight> {
         let entry = self.weights.entry(name, &[length])?.clone();
         self.plan_read(entry, Target::F32, &[length])
-    }
-
-    /// As [`Params::vector`], if there is such a tensor.
-    pub fn optional_vector(&self, name: &str, length: usize) -> Result<Option<Weight>> {
-        self.weights.exists(name).then(|| self.vector(name, length)).transpose()
     }
 
     fn plan_read(&self, entry: Entry, target: Target, shape: &[usize]) -> Result<Weight> {

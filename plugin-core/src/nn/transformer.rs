@@ -47,9 +47,9 @@ impl TransformerBlock {
         let norm = |name| LayerNorm::load(&p.at(name), width, LAYER_NORM_EPSILON);
         Ok(Self {
             norm1: norm("norm1")?,
-            to_self: Attention::load(&p.at("attn1"), Attention::DIFFUSERS, width, width, heads)?,
+            to_self: Attention::load(&p.at("attn1"), Attention::UNET, width, width, heads)?,
             norm2: norm("norm2")?,
-            to_text: Attention::load(&p.at("attn2"), Attention::DIFFUSERS, width, context, heads)?,
+            to_text: Attention::load(&p.at("attn2"), Attention::UNET, width, context, heads)?,
             norm3: norm("norm3")?,
             feed_forward: FeedForward::load(&p.at("ff"), width)?,
         })

@@ -47,7 +47,13 @@ impl Pipeline {
 
     /// One forward pass over the batch: the same input `[in, h, w]` with each of the texts.
     /// The result is `[N, C, h, w]`.
-    pub fn predict(&self, denoiser: &mut Denoiser, input: &[f32], timestep: f32, observer: &dyn Observer) -> Result<Vec<f32>> {
+    pub fn predict(
+        &self,
+        denoiser: &mut Denoiser,
+        input: &[f32],
+        timestep: f32,
+        observer: &dyn Observer,
+    ) -> Result<Vec<f32>> {
         let Denoiser { graph, batch, .. } = denoiser;
         graph.write(denoiser.latents, &input.repeat(*batch))?;
         graph.write(denoiser.time, &embed_time(timestep, denoiser.time_width).repeat(*batch))?;
@@ -142,7 +148,8 @@ impl Host for Run<'_> {
         }
         self.observer.trace(Trace::Latents { step: end.step - 1, shape: self.shape, values: end.latents });
         self.observer.progress(Progress::of(Stage::Denoising, end.step, end.of));
-        let due = self.request.preview_every > 0 && end.step % self.request.preview_every == 0 && end.step < end.of;
+        let due =
+            self.request.preview_every > 0 && end.step.is_multiple_of(self.request.preview_every) && end.step < end.of;
         if due && let Some(projection) = &self.pipeline.preview {
             let [_, _, height, width] = self.shape;
             let picture = projection.picture(&end.denoised[..self.length()], width, height)?;

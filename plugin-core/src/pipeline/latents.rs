@@ -4,8 +4,8 @@ use super::{Frame, Observer, Pipeline, Trace};
 use crate::error::{Error, Result};
 use crate::image::Mask;
 use crate::request::{Init, Request};
-use crate::sampling::rng::{Rng, RngKind};
 use crate::sampling::Sampler;
+use crate::sampling::rng::{Rng, RngKind};
 
 /// Random numbers for a batch.
 ///

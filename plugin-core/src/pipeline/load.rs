@@ -76,9 +76,9 @@ fn load_weights(plan: Plan, backend: &Backend, observer: &mut dyn Observer) -> R
 }
 
 fn params<'a>(checkpoint: &Checkpoint, component: Component, plan: &'a Plan) -> Result<Params<'a>> {
-    let tensors = checkpoint.component(component).ok_or_else(|| {
-        Error::unsupported(&checkpoint.path, format!("there is no {} in it", component.name()))
-    })?;
+    let tensors = checkpoint
+        .component(component)
+        .ok_or_else(|| Error::unsupported(&checkpoint.path, format!("there is no {} in it", component.name())))?;
     Ok(Params::new(Weights::root(tensors), plan))
 }
 
@@ -121,12 +121,13 @@ fn load_autoencoder(files: &Files, description: &mut Description, plan: &Plan) -
         }
     }
     let params = params(file, Component::Vae, plan)?;
-    let config = description.vae.as_ref().ok_or_else(|| Error::unsupported(&file.path, "there is no autoencoder in it"))?;
+    let config =
+        description.vae.as_ref().ok_or_else(|| Error::unsupported(&file.path, "there is no autoencoder in it"))?;
     let encoder = config.encoder.then(|| vae::Encoder::load(&params, config)).transpose();
     let decoder = vae::Decoder::load(&params, config).map_err(|error| placed(error, file))?;
     Ok(Autoencoder {
-        encoder: encoder.map_err(|error| placed(error, file))?.map(Encoder::Full),
-        decoder: Decoder::Full(decoder),
+        encoder: encoder.map_err(|error| placed(error, file))?.map(|encoder| Encoder::Full(Box::new(encoder))),
+        decoder: Decoder::Full(Box::new(decoder)),
         scale: description.scale,
         channels: config.latent_channels,
         reduction: config.reduction(),
@@ -145,9 +146,7 @@ fn placed(error: Error, file: &Checkpoint) -> Error {
 fn tokenizer(model: &Checkpoint, description: &Description) -> Result<Tokenizer> {
     let expected = description.text.vocabulary;
     let tokenizer = match model.tokenizer()? {
-        Some(files) => {
-            Tokenizer::from_files(&files.vocab_json, &files.merges, files.config.as_deref(), &model.path)?
-        }
+        Some(files) => Tokenizer::from_files(&files.vocab_json, &files.merges, files.config.as_deref(), &model.path)?,
         None => Tokenizer::clip_with(description.default_tokenizer_config().as_ref())?,
     };
     if tokenizer.len() > expected {

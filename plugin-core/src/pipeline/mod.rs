@@ -51,12 +51,12 @@ struct Autoencoder {
 }
 
 enum Encoder {
-    Full(vae::Encoder),
+    Full(Box<vae::Encoder>),
     Tiny(taesd::Taesd),
 }
 
 enum Decoder {
-    Full(vae::Decoder),
+    Full(Box<vae::Decoder>),
     Tiny(taesd::Taesd),
 }
 

@@ -23,7 +23,8 @@ impl Pipeline {
     pub(super) fn preview_projection(&self, observer: &mut dyn Observer) -> Result<Projection> {
         let channels = self.pictures.channels;
         let mut colour = |raised: Option<usize>| -> Result<[f32; 3]> {
-            let latent: Vec<f32> = (0..channels * SIDE * SIDE).map(|i| f32::from(raised == Some(i / (SIDE * SIDE)))).collect();
+            let latent: Vec<f32> =
+                (0..channels * SIDE * SIDE).map(|i| f32::from(raised == Some(i / (SIDE * SIDE)))).collect();
             Ok(mean_colour(&self.decode(&latent, SIDE, SIDE, observer)?))
         };
         let base = colour(None)?;
@@ -42,7 +43,8 @@ impl Projection {
         let mut planes = Vec::with_capacity(3 * area);
         for colour in 0..3 {
             planes.extend((0..area).map(|place| {
-                let sum: f32 = self.slopes.iter().enumerate().map(|(c, slope)| slope[colour] * latent[c * area + place]).sum();
+                let sum: f32 =
+                    self.slopes.iter().enumerate().map(|(c, slope)| slope[colour] * latent[c * area + place]).sum();
                 (self.base[colour] + sum).clamp(0.0, 1.0)
             }));
         }

@@ -66,7 +66,8 @@ impl Pipeline {
             .collect::<Result<_>>()?;
         Chunks::pad_together(&mut all, &self.tokenizer);
 
-        let tokens: Vec<i32> = all.iter().flat_map(|chunks| chunks.tokens.iter().flatten()).map(|&token| token as i32).collect();
+        let tokens: Vec<i32> =
+            all.iter().flat_map(|chunks| chunks.tokens.iter().flatten()).map(|&token| token as i32).collect();
         let states = self.run_text_encoder(&tokens, skip, observer)?;
         let width = self.text.config().width;
         let per_prompt = states.len() / all.len().max(1);
@@ -81,7 +82,8 @@ impl Pipeline {
     fn run_text_encoder(&self, tokens: &[i32], skip: usize, observer: &dyn Observer) -> Result<Vec<f32>> {
         let positions = self.text.config().positions;
         let builder = Builder::new(&self.backend)?;
-        let ((token_tensor, token_slot), (mask_tensor, mask_slot)) = self.text.inputs(&builder, tokens.len() / positions);
+        let ((token_tensor, token_slot), (mask_tensor, mask_slot)) =
+            self.text.inputs(&builder, tokens.len() / positions);
         let states = builder.output(self.text.forward(token_tensor, mask_tensor, skip));
         let mut graph = Budget::now(&self.backend).build("encoding the prompt", builder, &self.backend)?;
         graph.write_indices(token_slot, tokens)?;

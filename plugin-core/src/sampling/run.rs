@@ -112,7 +112,9 @@ impl Network<'_> {
 
     pub(super) fn clip(&self, denoised: &mut [f32]) {
         if let Some(range) = self.clip {
-            denoised.iter_mut().for_each(|value| *value = value.clamp(-range, range));
+            // Infinity stays, for the guard at the step's end to see.
+            let finite = denoised.iter_mut().filter(|value| value.is_finite());
+            finite.for_each(|value| *value = value.clamp(-range, range));
         }
     }
 

@@ -1,11 +1,13 @@
 //! `scumble generate`.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
 use ggml::Backend;
 use scumble_core::image::{self, FloatImage, Limits, Mask, write_png};
 use scumble_core::memory::Budget;
+use scumble_core::models::Description;
 use scumble_core::pipeline::{Files, Pipeline};
 use scumble_core::request::{self, Init, Request};
 use scumble_core::sampling::rng::RngKind;
@@ -51,12 +53,10 @@ pub(crate) struct Arguments {
     /// How far guidance is held to the contrast of the prompt alone, 0 to 1
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     cfg_rescale: f32,
-    /// The sampler [default: the model's]
-    #[arg(long, value_name = "NAME", value_parser = names(SamplerKind::ALL.map(SamplerKind::name)))]
-    sampler: Option<String>,
-    /// The schedule [default: the model's]
-    #[arg(long, value_name = "NAME", value_parser = names(ScheduleKind::ALL.map(ScheduleKind::name)))]
-    schedule: Option<String>,
+    #[arg(long, value_name = "NAME", help = listing("The sampler", &SamplerKind::ALL.map(SamplerKind::name)))]
+    sampler: Option<SamplerKind>,
+    #[arg(long, value_name = "NAME", help = listing("The schedule", &schedule_names()))]
+    schedule: Option<Schedule>,
     /// What the network predicts [default: the model's]
     #[arg(long, value_name = "eps|v", value_parser = ["eps", "v"])]
     prediction: Option<String>,
@@ -104,6 +104,33 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// Which noise levels are visited.
+#[derive(Clone, Copy)]
+enum Schedule {
+    /// Those of the model's own spacing of the training steps.
+    Discrete,
+    Named(ScheduleKind),
+}
+
+/// What `--schedule` calls [`Schedule::Discrete`].
+const DISCRETE: &str = "discrete";
+
+impl FromStr for Schedule {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text == DISCRETE { Ok(Self::Discrete) } else { text.parse().map(Self::Named) }
+    }
+}
+
+fn schedule_names() -> Vec<&'static str> {
+    [DISCRETE].into_iter().chain(ScheduleKind::ALL.map(ScheduleKind::name)).collect()
+}
+
+fn listing(what: &str, names: &[&str]) -> String {
+    format!("{what}: {} [default: the model's]", names.join(", "))
+}
+
 fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleValuesParser {
     clap::builder::PossibleValuesParser::new(names)
 }
@@ -117,7 +144,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let defaults = Defaults::of(&model)?;
     let noise = arguments.noise.as_deref().map(read_noise).transpose()?;
     let noise_shape = noise.as_ref().map(|noise| noise.shape.clone());
-    let request = request(&arguments, &defaults, noise)?;
+    let request = request(&arguments, &model, &defaults, noise)?;
     // Before the weights are read: a bad request should not take that long to refuse.
     request.validate()?;
     let files = Files {
@@ -180,12 +207,22 @@ pub(crate) fn backend(device: Option<&str>, threads: usize) -> Result<Backend> {
 }
 
 /// The request that the flags describe, the model's defaults filled in.
-fn request(arguments: &Arguments, defaults: &Defaults, noise: Option<GivenNoise>) -> Result<Request> {
+fn request(
+    arguments: &Arguments,
+    model: &Checkpoint,
+    defaults: &Defaults,
+    noise: Option<GivenNoise>,
+) -> Result<Request> {
     let fallback = Request::default();
     let picture = arguments.init_image.as_deref().map(|path| image::read(path, &limits())).transpose()?;
     let size = picture.as_ref().map(|picture| (picture.width() as usize, picture.height() as usize));
     let width = arguments.width.or(size.map(|size| size.0)).or(defaults.width).unwrap_or(fallback.width_px);
     let height = arguments.height.or(size.map(|size| size.1)).or(defaults.height).unwrap_or(fallback.height_px);
+    let schedule = match arguments.schedule {
+        None => None,
+        Some(Schedule::Named(kind)) => Some(kind),
+        Some(Schedule::Discrete) => Some(Description::infer(model)?.sampling.noise.spacing.into()),
+    };
     let prediction = arguments.prediction.as_deref().map(|name| match name {
         "v" => Prediction::V,
         _ => Prediction::Epsilon,
@@ -198,8 +235,8 @@ fn request(arguments: &Arguments, defaults: &Defaults, noise: Option<GivenNoise>
         steps: arguments.steps.or(defaults.steps).unwrap_or(fallback.steps),
         guidance: arguments.cfg.or(defaults.cfg).unwrap_or(fallback.guidance),
         guidance_rescale: arguments.cfg_rescale,
-        sampler: arguments.sampler.as_deref().map(str::parse).transpose()?,
-        schedule: arguments.schedule.as_deref().map(str::parse).transpose()?,
+        sampler: arguments.sampler,
+        schedule,
         prediction,
         seed: arguments.seed,
         rng: arguments.rng.parse()?,

@@ -48,9 +48,9 @@ fn models_too_large_for_the_machine() {
     write_large(&place.path("m.safetensors"), 2 << 30);
     let small = "--width 16 --height 16 --steps 1 -o out.png";
     let command = place.generate("m.safetensors", small);
-    refuse_for(&place, limited(&command, 1 << 20), "out of memory: the model's weights");
+    refuse_for(&place, limited(&command, 1 << 20), "out of memory: the model");
     let command = place.command(["bench", "step", "--model", "m.safetensors"]);
-    refuse_for(&place, limited(&command, 1 << 20), "out of memory: the model's weights");
+    refuse_for(&place, limited(&command, 1 << 20), "out of memory: the model");
 }
 
 #[test]
