@@ -175,7 +175,8 @@ unsafe fn keep(raw: NonNull<sys::ggml_tensor>) {
     unsafe {
         for tensor in [raw.as_ptr(), raw.as_ref().view_src] {
             if !tensor.is_null() && (*tensor).buffer.is_null() {
-                sys::ggml_set_output(tensor);
+                // ggml's own `set_output` would mark the source as well, whatever it is.
+                (*tensor).flags |= sys::GGML_TENSOR_FLAG_OUTPUT as i32;
             }
         }
     }

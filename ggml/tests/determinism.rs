@@ -5,14 +5,14 @@ mod naive;
 use ggml::{Backend, Builder, Dtype, Shape, Tensor, Weight};
 use naive::{Array, Random, run_on};
 
-/// The bytes of one op with 1, 2, 3 and 5 threads, two runs each, are all the same.
+/// The bytes of one op with 1, 2 and 3 threads, two runs each, are all the same.
 fn same(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&[Tensor<'g>]) -> Tensor<'g>) {
     same_with_weights(what, inputs, |_, tensors| make(tensors));
 }
 
 fn same_with_weights(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&'g Builder, &[Tensor<'g>]) -> Tensor<'g>) {
     let mut first = None;
-    for threads in [1, 2, 3, 5] {
+    for threads in [1, 2, 3] {
         let backend = Backend::cpu(threads).unwrap();
         let builder = Builder::new(&backend).unwrap();
         let (tensors, slots): (Vec<_>, Vec<_>) = inputs.iter().map(|x| builder.input(Dtype::F32, x.shape)).unzip();
@@ -83,14 +83,15 @@ fn convolutions() {
     }
 }
 
-/// A convolution whose last portion is a single patch, whichever way the scratch is cut: what is left
-/// over must not depend on the number of threads. (2²⁰ patches of 16 bytes fill 16 MiB.)
+/// A convolution whose last portion of ggml's scratch is a single patch, if the scratch were as large
+/// as ggml plans it for one thread (16 MiB and 64 bytes, in patches of 44, rounded down to eights) or
+/// for three: kernels that work on several patches at once leave such a one to others.
 #[test]
 fn the_last_patch_of_a_convolution() {
     let mut random = Random(4);
-    for width in [1048577, 1048585] {
-        let x = random.array([width, 1, 3, 1], 1.0);
-        let kernel = random.array([1, 1, 3, 1], 1.0);
+    for width in [381_296 + 1, 381_304 + 1] {
+        let x = random.array([width, 1, 7, 1], 1.0);
+        let kernel = random.array([1, 1, 7, 4], 1.0);
         let run =
             |threads| run_on(&Backend::cpu(threads).unwrap(), &[&x, &kernel], |_, t| t[0].conv_2d(t[1], 1, 0)).data;
         assert!(run(1) == run(3), "{width} patches");

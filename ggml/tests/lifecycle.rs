@@ -74,7 +74,7 @@ fn outputs_survive_what_is_computed_after_them() {
     let passed = builder.output(passed_through);
     let mut late = early.reshape([4, 8, 1, 1]).add(passed_through.scale(0.0, 0.0).reshape([4, 8, 1, 1]));
     for _ in 0..20 {
-        late = late.scale(1.0, 1.0).relu().reshape([8, 4, 1, 1]);
+        late = late.scale(1.0, 1.0).relu().reshape([8, 4, 1, 1]).pad(0, 0);
     }
     let late = builder.output(late);
     let mut graph = builder.build(&backend, usize::MAX).unwrap();
@@ -182,7 +182,9 @@ fn memory_limits() {
     }
     assert!(matches!(builder.build(&backend, 1 << 40), Err(Error::Alloc { .. })));
     let storage = Storage::new();
-    let weights: Vec<_> = (0..1 << 18).map(|_| storage.add(Dtype::F32, [1 << 30, 1, 1, 1]).unwrap()).collect();
+    // The first ones could be had, and are given back.
+    let size = |i| if i < 5000 { 1 } else { 1 << 30 };
+    let weights: Vec<_> = (0..1 << 18).map(|i| storage.add(Dtype::F32, [size(i), 1, 1, 1]).unwrap()).collect();
     for _ in 0..2 {
         assert!(matches!(storage.allocate(&backend), Err(Error::Alloc { .. })), "2⁵⁰ bytes");
         assert!(weights[0].write(0, &[0]).is_err() && weights[9999].write(0, &[0]).is_err());
