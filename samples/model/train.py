@@ -75,7 +75,7 @@ def run_verify(args):
     vae, unet, encoder, made, _ = bundle.load(args.out)
     pictures = sampling.generate(vae, unet, encoder, made, args.prompt or sampling.PROMPTS, args.steps, args.cfg, args.side, args.seed)
     path = args.sheet or HERE / "sheet.png"
-    sampling.sheet(pictures, side=128).save(path, optimize=True)
+    sampling.sheet(pictures, side=128).quantize(256).save(path, optimize=True)
     say(f"wrote {path.name}")
 
 
