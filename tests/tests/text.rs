@@ -3,26 +3,23 @@
 //! `tests/reference/tokens.py` and `prompts.py` made the fixtures: `tokens.json` (ids with the real
 //! vocabulary), `prompts.json` (what brackets mean), and for each model `reference/prompts.json`
 //! (fragments and chunks with the small vocabulary of its folder).
-//! With `SCUMBLE_FIXTURES` set, those of another folder are used.
+//! With `SCUMBLE_FIXTURES` set, those of another folder are used, save `tokens.json`: the real
+//! vocabulary has nothing to do with a seed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use scumble_core::text::{Tokenizer, chunks, merge_special_tokens, weighting};
+use scumble_tests::fixture;
 use serde_json::Value;
 
-fn folder() -> PathBuf {
-    std::env::var_os("SCUMBLE_FIXTURES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures"), PathBuf::from)
-}
-
 fn text(name: &str) -> String {
-    let path = folder().join(name);
+    let path = fixture(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn json(name: &str) -> Value {
-    serde_json::from_str(&text(name)).expect(name)
+    scumble_tests::json(&fixture(name))
 }
 
 /// The rows under `key`, of which there must be some.
@@ -70,7 +67,8 @@ fn ids_match_transformers() {
     let tokenizer = Tokenizer::clip().unwrap();
     let special = [tokenizer.bos(), tokenizer.eos(), tokenizer.pad(), tokenizer.len() as u32];
     assert_eq!(special, [49406, 49407, 49407, 49408]);
-    for row in rows(&json("tokens.json"), "strings", 50) {
+    let tokens = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tokens.json");
+    for row in rows(&scumble_tests::json(&tokens), "strings", 50) {
         let prompt = string(&row["text"]);
         assert_eq!(tokenizer.encode(prompt).unwrap(), ids(&row["ids"]), "{prompt:?}");
     }
