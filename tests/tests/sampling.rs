@@ -4,35 +4,23 @@
 //! `SCUMBLE_FIXTURES` set, those of another folder are used.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 
-use safetensors::SafeTensors;
 use scumble_core::error::Result;
 use scumble_core::sampling::rng::{Rng, RngKind};
 use scumble_core::sampling::{
     Host, NoiseConfig, Prediction, Sampler, SamplerKind, ScheduleKind, Spacing, StepEnd, from_scheduler_config,
 };
+use scumble_tests::fixture;
 use serde_json::Value;
 
-fn fixture(name: &str) -> Vec<u8> {
-    let folder = std::env::var_os("SCUMBLE_FIXTURES")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures"), PathBuf::from);
-    let path = folder.join(name);
-    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 fn json(name: &str) -> Value {
-    serde_json::from_slice(&fixture(name)).expect(name)
+    scumble_tests::json(&fixture(name))
 }
 
 type Tensors = BTreeMap<String, Vec<f32>>;
 
 fn tensors(name: &str) -> Tensors {
-    let bytes = fixture(name);
-    let file = SafeTensors::deserialize(&bytes).expect(name);
-    let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-    file.tensors().iter().map(|(name, view)| (name.clone(), floats(view.data()))).collect()
+    scumble_tests::tensors(&fixture(name)).into_iter().map(|(name, tensor)| (name, tensor.values)).collect()
 }
 
 /// The formula that stands for the network in the fixtures, in f32 like there.
