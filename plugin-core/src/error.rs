@@ -3,6 +3,7 @@
 //! Each variant says what was wrong, with which file, tensor or field, what was expected and what
 //! was found, so that a host can show the text as it stands.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// What the engine's functions return.
@@ -72,28 +73,23 @@ pub enum Error {
     },
 
     /// The work would need more memory than there is.
-    #[error("out of memory: {what} needs {needed_bytes} bytes, {available_bytes} are available")]
+    #[error("out of memory: {what} needs {needed_bytes} bytes{}", shown_available(.available_bytes))]
     OutOfMemory {
         /// What the memory was for.
         what: String,
         /// Bytes needed.
         needed_bytes: u64,
-        /// Bytes available.
-        available_bytes: u64,
+        /// Bytes available, where that was asked.
+        available_bytes: Option<u64>,
     },
 
     /// The caller cancelled. Nothing is wrong, and the engine can be used again.
     #[error("cancelled")]
     Cancelled,
 
-    /// A step gave NaN or infinity.
-    #[error("step {step} of {of} gave values that are not finite")]
-    NotFinite {
-        /// The step, from 1.
-        step: usize,
-        /// How many steps there are.
-        of: usize,
-    },
+    /// A computation gave NaN or infinity.
+    #[error("{0} gave values that are not finite")]
+    NotFinite(Computation),
 
     /// A model's sizes or settings contradict one another, or are of no supported kind.
     #[error("{0}")]
@@ -108,12 +104,39 @@ pub enum Error {
     Internal(String),
 }
 
+/// What can give values that are not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computation {
+    /// A step of sampling.
+    Step {
+        /// Which, from 1.
+        step: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// The autoencoder's way from latents to pictures.
+    Decoding,
+}
+
+impl fmt::Display for Computation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { step, of } => write!(f, "step {step} of {of}"),
+            Self::Decoding => f.write_str("decoding"),
+        }
+    }
+}
+
+fn shown_available(bytes: &Option<u64>) -> String {
+    bytes.map_or_else(String::new, |bytes| format!(", {bytes} are available"))
+}
+
 impl From<ggml::Error> for Error {
     fn from(error: ggml::Error) -> Self {
         match error {
             ggml::Error::Stopped => Self::Cancelled,
             ggml::Error::Alloc { what, bytes } => {
-                Self::OutOfMemory { what: what.into(), needed_bytes: bytes as u64, available_bytes: 0 }
+                Self::OutOfMemory { what: what.into(), needed_bytes: bytes as u64, available_bytes: None }
             }
             error => Self::Graph(error),
         }

@@ -30,4 +30,4 @@ pub mod models;
 pub mod nn;
 pub mod pipeline;
 
-pub use error::{Error, Result};
+pub use error::{Computation, Error, Result};

@@ -42,7 +42,7 @@ impl Budget {
         if needed_bytes.saturating_add(RESERVE_BYTES) <= self.available_bytes {
             return Ok(());
         }
-        Err(Error::OutOfMemory { what: what.into(), needed_bytes, available_bytes: self.available_bytes })
+        Err(Error::OutOfMemory { what: what.into(), needed_bytes, available_bytes: Some(self.available_bytes) })
     }
 
     /// The most bytes that one more allocation may take.
@@ -70,7 +70,7 @@ impl Budget {
             ggml::Error::Alloc { bytes, .. } => Error::OutOfMemory {
                 what: what.into(),
                 needed_bytes: bytes as u64,
-                available_bytes: self.available_bytes,
+                available_bytes: Some(self.available_bytes),
             },
             error => error.into(),
         }

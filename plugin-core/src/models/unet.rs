@@ -318,6 +318,9 @@ pub(crate) fn dimensions<const N: usize>(w: &Weights, name: &str) -> Result<[usi
     let found = w.shape(name)?;
     match <[usize; N]>::try_from(found) {
         Ok(shape) if !shape.contains(&0) => Ok(shape),
-        _ => Err(Error::config(format!("{name} has the shape {found:?} where {N} dimensions are needed"))),
+        _ => {
+            let name = w.file_name(name);
+            Err(Error::config(format!("tensor {name} has the shape {found:?} where {N} dimensions are needed")))
+        }
     }
 }

@@ -18,9 +18,6 @@ use crate::weights::{Checkpoint, Component, Weights};
 /// Pixels to one latent of every TAESD.
 const TAESD_REDUCTION: usize = 8;
 
-/// What single files put before the UNet's names.
-const UNET_PREFIXES: [&str; 2] = ["unet.", "model.diffusion_model."];
-
 /// The files that a pipeline is made of, opened but not read.
 #[derive(Debug)]
 pub struct Files {
@@ -86,9 +83,8 @@ fn load_unet(model: &Checkpoint, description: &Description, plan: &Plan) -> Resu
     let params = params(model, Component::Unet, plan)?;
     let unet = Unet::load(&params, &description.unet).map_err(|error| placed(error, model))?;
     // A tensor that nobody asked for means a part of the network that we don't have.
-    let unused = params.weights().unused();
-    let is_of_unet = |name: &&String| UNET_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    match unused.first().or(model.unknown.iter().find(is_of_unet)) {
+    let weights = params.weights();
+    match weights.unused().into_iter().next().or(weights.tensors().unknown().next().map(str::to_owned)) {
         None => Ok(unet),
         Some(name) => Err(Error::unsupported(
             &model.path,

@@ -165,7 +165,7 @@ fn zeros(length: usize, what: &'static str) -> Result<Vec<f32>> {
     values.try_reserve_exact(length).map_err(|_| Error::OutOfMemory {
         what: what.into(),
         needed_bytes: 4 * length as u64,
-        available_bytes: 0,
+        available_bytes: None,
     })?;
     values.resize(length, 0.0);
     Ok(values)

@@ -3,7 +3,7 @@
 use ggml::{Builder, Dtype};
 
 use super::{Autoencoder, Decoder, Encoder, Frame, Observer, Pipeline, Progress, Stage, zeros};
-use crate::error::{Error, Result};
+use crate::error::{Computation, Error, Result};
 use crate::image::FloatImage;
 use crate::memory::Budget;
 use crate::request::Request;
@@ -111,7 +111,7 @@ impl Pipeline {
         }
         let values = whole.finish();
         if !values.iter().all(|value| value.is_finite()) {
-            return Err(Error::config("decoding gave values that are not finite"));
+            return Err(Error::NotFinite(Computation::Decoding));
         }
         FloatImage::from_signed((width * reduction) as u32, (height * reduction) as u32, &values)
     }

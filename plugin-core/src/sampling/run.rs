@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::noise_config::Prediction;
 use super::{Host, Sampler, SamplerKind, StepEnd};
-use crate::error::{Error, Result};
+use crate::error::{Computation, Error, Result};
 
 /// A run in progress.
 pub(super) struct Run<'a> {
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
         let done = step + 1 - self.sampler.first;
         let of = self.sampler.steps();
         if !latents.iter().all(|value| value.is_finite()) {
-            return Err(Error::NotFinite { step: done, of });
+            return Err(Error::NotFinite(Computation::Step { step: done, of }));
         }
         *self.x = latents;
         self.network.host.step(StepEnd {

@@ -1,6 +1,7 @@
 //! Runs from a picture, inpainting, and what goes wrong; whole trajectories are in `tests/`.
 
 use super::*;
+use crate::error::Computation;
 
 /// The formula of `tests/reference/schedulers.py` in the place of a network.
 fn formula(x: f32, t: f32) -> f32 {
@@ -310,7 +311,7 @@ fn values_that_are_no_numbers_end_the_run_where_they_occur() {
         };
         let mut latents = vec![1.0; 3];
         match sampler(kind, 10).run(&mut latents, &mut Broken(0)) {
-            Err(Error::NotFinite { step, of: 10 }) => assert_eq!(step, expected, "{kind}"),
+            Err(Error::NotFinite(Computation::Step { step, of: 10 })) => assert_eq!(step, expected, "{kind}"),
             other => panic!("{kind}: {other:?}"),
         }
         assert!(latents.iter().all(|value| value.is_finite()), "{kind}");

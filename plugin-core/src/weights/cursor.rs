@@ -72,6 +72,13 @@ impl Weights {
         }
     }
 
+    /// What the file calls the tensor `name` here.
+    pub fn file_name(&self, name: &str) -> String {
+        let full = self.full(name);
+        let found = self.tensors.get(&full).map(|entry| entry.file_name().to_owned());
+        found.unwrap_or_else(|| self.tensors.file_name_of(&full))
+    }
+
     /// Takes a tensor that must be there and have this shape.
     pub fn entry(&self, name: &str, expected: &[usize]) -> Result<&Entry> {
         let full = self.full(name);
@@ -186,5 +193,12 @@ mod tests {
         assert_eq!(w.unused(), left);
         assert_eq!(w.at("down_blocks.0.resnets.1").unused(), left[..1]);
         assert!(w.at("conv_in").unused().is_empty());
+    }
+
+    #[test]
+    fn names_are_told_as_the_file_spells_them() {
+        let conv = original().at("conv_in");
+        assert_eq!(conv.file_name("weight"), "model.diffusion_model.input_blocks.0.0.weight");
+        assert_eq!(conv.file_name("bias"), "model.diffusion_model.input_blocks.0.0.bias");
     }
 }

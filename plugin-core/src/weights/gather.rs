@@ -56,7 +56,10 @@ impl Parts {
     ) -> Result<()> {
         let division = names::divide(path, &tensors, expected)?;
         let base = self.tensors.len();
+        self.ignored.extend(division.ignored);
+        self.unknown.extend(division.unknown);
         for mut group in division.groups {
+            self.unknown.extend_from_slice(&group.unknown);
             for (index, ..) in &mut group.members {
                 *index += base;
             }
@@ -73,8 +76,6 @@ impl Parts {
         }
         self.tensors.extend(tensors);
         self.metadata.extend(metadata);
-        self.ignored.extend(division.ignored);
-        self.unknown.extend(division.unknown);
         Ok(())
     }
 

@@ -27,8 +27,9 @@ struct Inner {
     path: PathBuf,
     /// Sorted by name, so that everything below a prefix is one range.
     entries: Vec<Entry>,
-    /// How the file spells what is not in it; the first that can, does.
-    spellings: Vec<Group>,
+    /// What they were gathered from. How the file spells what is not in it: the first that can,
+    /// does.
+    groups: Vec<Group>,
 }
 
 impl Tensors {
@@ -46,7 +47,7 @@ impl Tensors {
             }
         }
         let entries = by_name.into_values().collect();
-        Ok(Tensors { inner: Arc::new(Inner { path: path.to_owned(), entries, spellings: groups }) })
+        Ok(Tensors { inner: Arc::new(Inner { path: path.to_owned(), entries, groups }) })
     }
 
     /// The file or folder they come from.
@@ -58,7 +59,7 @@ impl Tensors {
     /// stores the text encoder's last layer, which it does not use ([`Naming::OpenClip`]), and
     /// diffusers leaves that layer out.
     pub fn naming(&self) -> Naming {
-        self.inner.spellings.first().map_or(Naming::Diffusers, Group::naming)
+        self.inner.groups.first().map_or(Naming::Diffusers, Group::naming)
     }
 
     /// The tensor of this internal name.
@@ -74,6 +75,12 @@ impl Tensors {
     /// All internal names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries().iter().map(Entry::name)
+    }
+
+    /// Names in the file that lie among this network's but are none that it can have, as far as
+    /// is known here: a part of a network of another family.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.inner.groups.iter().flat_map(|group| &group.unknown).map(String::as_str)
     }
 
     /// Bytes of all of them in the file.
@@ -101,7 +108,7 @@ impl Tensors {
     /// How the file would spell the name of a tensor that it lacks; the internal name where
     /// that is not known.
     pub fn file_name_of(&self, internal: &str) -> String {
-        let spelled = self.inner.spellings.iter().find_map(|group| group.file_name(internal));
+        let spelled = self.inner.groups.iter().find_map(|group| group.file_name(internal));
         spelled.unwrap_or_else(|| internal.to_owned())
     }
 }

@@ -53,6 +53,8 @@ pub(in crate::weights) struct Group {
     pub(in crate::weights) component: Component,
     /// Index into the file's tensors, internal name, part.
     pub(in crate::weights) members: Vec<(usize, String, Part)>,
+    /// The file's names that lie among this network's but are none of its own.
+    pub(in crate::weights) unknown: Vec<String>,
     prefix: &'static str,
     rules: Rules,
 }
@@ -79,7 +81,7 @@ pub(in crate::weights) struct Division {
     pub(in crate::weights) groups: Vec<Group>,
     /// Known to be of no use.
     pub(in crate::weights) ignored: Vec<String>,
-    /// Not known at all.
+    /// Of no network at all.
     pub(in crate::weights) unknown: Vec<String>,
 }
 
@@ -133,13 +135,14 @@ impl Division {
             Component::Taesd => taesd::rules(&subtrees),
         };
         let mut members = Vec::with_capacity(indices.len());
+        let mut unknown = Vec::new();
         for &index in &indices {
             let name = stripped(index);
             let internal = rules.internal(name);
             if is_ignored(name) {
                 self.ignored.push(tensors[index].name.clone());
             } else if internal.is_empty() {
-                self.unknown.push(tensors[index].name.clone());
+                unknown.push(tensors[index].name.clone());
             }
             members.extend(internal.into_iter().map(|(name, part)| (index, name, part)));
         }
@@ -154,7 +157,7 @@ impl Division {
             );
             return Err(Error::unsupported(path, reason));
         }
-        self.groups.push(Group { component, members, prefix, rules });
+        self.groups.push(Group { component, members, unknown, prefix, rules });
         Ok(())
     }
 }
@@ -287,7 +290,9 @@ mod tests {
         let mut ignored = division.ignored;
         ignored.sort();
         assert_eq!(ignored, [names[0], names[6], names[2], names[1]]);
-        assert_eq!(division.unknown, [names[5], names[4]]);
+        assert_eq!(division.unknown, [names[5]]);
+        let of_networks: Vec<_> = division.groups.iter().flat_map(|group| &group.unknown).collect();
+        assert_eq!(of_networks, [names[4]]);
     }
 
     #[test]

@@ -217,6 +217,48 @@ fn folders_that_are_not_whole() {
 }
 
 #[test]
+fn parts_of_another_network() {
+    // How some models take in another encoder's states: no UNet here does.
+    let strange = "encoder_hid_proj.weight";
+    let bundled = format!("unet.{strange}");
+    let reason = format!("the UNet has the tensor {bundled}, which is of no supported family");
+    refuse_edited(|model| model.add(&bundled, &[4, 4]), &reason);
+
+    let place = Place::new();
+    let folder = place.path("folder");
+    copy(&fixture("sd1/f16"), &folder);
+    let file = folder.join("unet/diffusion_pytorch_model.safetensors");
+    let mut unet = Edited::open(&file);
+    unet.add(strange, &[4, 4]);
+    unet.save(&file);
+    let reason = format!("the UNet has the tensor {strange}, which is of no supported family");
+    refuse_for(&place, place.generate("folder", SMALL), &reason);
+}
+
+#[test]
+fn a_missing_tensor_of_the_autoencoder() {
+    let name = "vae.decoder.conv_out.bias";
+    refuse_edited(|model| model.remove(name), &format!("tensor {name} is missing, expected shape [3]"));
+}
+
+#[test]
+fn samples_that_are_clipped_are_checked_before() {
+    // Clipping would hide an infinity in a picture of nothing.
+    for sampler in ["heun", "lcm"] {
+        let place = Place::new();
+        let mut model = Edited::open(&fixture("sd1/bundle-f16.safetensors"));
+        model.tensor("unet.conv_out.bias").data[..2].copy_from_slice(&0x7c00u16.to_le_bytes());
+        let text = model.metadata["scheduler.config"].as_str().unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(text).unwrap();
+        config["clip_sample"] = true.into();
+        model.metadata["scheduler.config"] = config.to_string().into();
+        model.save(&place.path("m.safetensors"));
+        let arguments = format!("{SMALL} --cfg 1 --sampler {sampler}");
+        refuse_for(&place, place.generate("m.safetensors", &arguments), "step 1 of 1 gave values that are not finite");
+    }
+}
+
+#[test]
 fn weights_that_are_not_numbers() {
     // NaN and infinity in F16.
     for bits in [0x7e00u16, 0x7c00] {
