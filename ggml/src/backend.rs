@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::ptr::NonNull;
 
 use crate::device::text;
+use crate::kernels::Isa;
 use crate::{DeviceKind, Error, Result, devices, log, sys};
 
 /// The most threads that ggml's pool takes.
@@ -14,6 +15,7 @@ pub struct Backend {
     raw: NonNull<sys::ggml_backend>,
     pool: Option<Pool>,
     name: String,
+    kernels: Option<Isa>,
 }
 
 /// The CPU's threads. They sleep between graphs: polling would burn a core of the host.
@@ -39,7 +41,7 @@ impl Backend {
         // SAFETY: no preconditions.
         let raw = NonNull::new(unsafe { sys::ggml_backend_cpu_init() })
             .ok_or_else(|| Error::Backend("the CPU back end could not be opened".into()))?;
-        let mut backend = Self { raw, pool: None, name: "CPU".into() };
+        let mut backend = Self { raw, pool: None, name: "CPU".into(), kernels: Some(Isa::best()) };
         backend.pool = Some(Pool::new(threads)?);
         Ok(backend)
     }
@@ -59,7 +61,19 @@ impl Backend {
         let raw = NonNull::new(raw).ok_or_else(|| Error::Backend(format!("device {name} could not be opened")))?;
         // SAFETY: the name belongs to the open back end.
         let name = unsafe { text(sys::ggml_backend_name(raw.as_ptr())) };
-        Ok(Self { raw, pool: None, name })
+        Ok(Self { raw, pool: None, name, kernels: None })
+    }
+
+    /// The same back end with other kernels: those of an instruction set, or ggml's own alone. Only
+    /// the CPU has any but ggml's.
+    pub fn with_kernels(mut self, kernels: Option<Isa>) -> Self {
+        self.kernels = kernels.filter(|_| self.is_cpu());
+        self
+    }
+
+    /// The instruction set of our own kernels, where they are used.
+    pub fn kernels(&self) -> Option<Isa> {
+        self.kernels
     }
 
     /// The back end's name.

@@ -3,10 +3,13 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::allocator::Allocator;
 use crate::context::Contexts;
+use crate::custom::{Node, Run};
 use crate::graph::{Graph, Slot, SlotInfo};
+use crate::map::Map;
 use crate::{Backend, Dtype, Error, Result, Shape, Storage, Tensor, Weight, sys};
 
 /// A graph under construction. [`Tensor`]s borrow it; [`Builder::build`] ends it.
@@ -17,6 +20,8 @@ pub struct Builder {
     error: RefCell<Option<Error>>,
     /// The place of each op in the order in which they were made.
     made: RefCell<HashMap<NonNull<sys::ggml_tensor>, usize>>,
+    customs: RefCell<Vec<Arc<Node>>>,
+    run: Arc<Run>,
     home: sys::ggml_backend_buffer_type_t,
     on_cpu: bool,
 }
@@ -30,6 +35,8 @@ impl Builder {
             storages: RefCell::default(),
             error: RefCell::default(),
             made: RefCell::default(),
+            customs: RefCell::default(),
+            run: Arc::default(),
             home: backend.buffer_type(),
             on_cpu: backend.is_cpu(),
         })
@@ -67,15 +74,34 @@ impl Builder {
 
     /// A stored weight. The graph keeps its storage alive.
     pub fn weight(&self, weight: &Weight) -> Tensor<'_> {
+        if let Err(error) = self.hold(weight) {
+            return Tensor::poisoned(self, error);
+        }
+        if weight.packed().is_some() {
+            let reason = "a packed weight is used for something else than its map";
+            return Tensor::poisoned(self, Error::Backend(reason.into()));
+        }
+        Tensor::wrap(self, weight.raw(), weight.dtype())
+    }
+
+    /// Keeps a weight's storage alive as long as the graph.
+    pub(crate) fn hold(&self, weight: &Weight) -> Result<()> {
         if weight.storage().home() != Some(self.home) {
             let reason = "a weight is used before its memory was allocated, or on another back end than it lies on";
-            return Tensor::poisoned(self, Error::Backend(reason.into()));
+            return Err(Error::Backend(reason.into()));
         }
         let mut storages = self.storages.borrow_mut();
         if !storages.iter().any(|storage| storage.is(weight.storage())) {
             storages.push(weight.storage().clone());
         }
-        Tensor::wrap(self, weight.raw(), weight.dtype())
+        Ok(())
+    }
+
+    /// A node for an op of our own, alive as long as the graph.
+    pub(crate) fn custom(&self, map: Map) -> Arc<Node> {
+        let node = Arc::new(Node::new(map, self.run.clone()));
+        self.customs.borrow_mut().push(node.clone());
+        node
     }
 
     /// Marks `tensor` as a result that can be read after each run.
@@ -135,6 +161,8 @@ impl Builder {
             work: Vec::new(),
             computed: false,
             storages: self.storages.into_inner(),
+            customs: self.customs.into_inner(),
+            run: self.run,
             _allocator: allocator,
             _contexts: contexts,
         };

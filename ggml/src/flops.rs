@@ -7,10 +7,11 @@ impl Graph {
     /// and an addition counted as two. Everything else is small beside them.
     pub fn flops(&self) -> f64 {
         // SAFETY: the graph is alive, and so are its nodes and what they read.
-        unsafe {
+        let of_ggml: f64 = unsafe {
             let nodes = sys::ggml_graph_n_nodes(self.graph.as_ptr());
             (0..nodes).map(|i| node_flops(&*sys::ggml_graph_node(self.graph.as_ptr(), i))).sum()
-        }
+        };
+        of_ggml + self.customs.iter().map(|node| node.flops()).sum::<f64>()
     }
 }
 

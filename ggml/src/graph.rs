@@ -6,10 +6,12 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::allocator::Allocator;
 use crate::backend::MAX_THREADS;
 use crate::context::Contexts;
+use crate::custom::{Node, Run};
 use crate::ops::CONVOLUTION_SCRATCH;
 use crate::{Backend, Dtype, Error, Result, Storage, sys};
 
@@ -41,6 +43,8 @@ pub struct Graph {
     /// Scratch, never read before it is written.
     pub(crate) work: Vec<MaybeUninit<CacheLine>>,
     pub(crate) storages: Vec<Storage>,
+    pub(crate) customs: Vec<Arc<Node>>,
+    pub(crate) run: Arc<Run>,
     // Dropped after what points into them.
     pub(crate) _allocator: Allocator,
     pub(crate) _contexts: Contexts,
@@ -152,16 +156,20 @@ impl Graph {
         let lines = plan.work_size.div_ceil(size_of::<CacheLine>());
         self.work.try_reserve_exact(lines).map_err(|_| Error::Alloc { what: "scratch", bytes: plan.work_size })?;
         plan.work_data = self.work.as_mut_ptr().cast();
-        let question = Question { stop, panic: RefCell::new(None) };
+        let question = Question { stop, run: &self.run, panic: RefCell::new(None) };
         plan.abort_callback = Some(asked_to_stop);
         plan.abort_callback_data = (&raw const question).cast_mut().cast();
+        self.run.begin(plan.abort_callback_data);
         let status = {
             let _reading: Vec<_> = self.storages.iter().map(Storage::reading).collect();
             // SAFETY: the plan's scratch and the callback's data outlive the call.
             unsafe { sys::ggml_graph_compute(self.graph.as_ptr(), &mut plan) }
         };
-        match question.panic.into_inner() {
+        let (stopped, panic) = self.run.end();
+        match question.panic.into_inner().or(panic) {
             Some(panic) => resume_unwind(panic),
+            // Cut short in the last op, after which ggml doesn't ask.
+            None if stopped => Ok(sys::GGML_STATUS_ABORTED),
             None => Ok(status),
         }
     }
@@ -208,13 +216,17 @@ fn even_work_size(planned: usize) -> usize {
 
 /// What ggml hands back to [`asked_to_stop`].
 struct Question<'a> {
+    run: &'a Run,
     stop: &'a dyn Fn() -> bool,
     panic: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
-unsafe extern "C" fn asked_to_stop(user: *mut c_void) -> bool {
+pub(crate) unsafe extern "C" fn asked_to_stop(user: *mut c_void) -> bool {
     // SAFETY: `compute_on_cpu` passes a question that outlives the run, and ggml asks on one thread.
     let question = unsafe { &*user.cast::<Question<'_>>() };
+    if question.run.is_stopped() {
+        return true;
+    }
     // A panic must not unwind through ggml: it stops the run, and goes on from there.
     catch_unwind(AssertUnwindSafe(question.stop)).unwrap_or_else(|panic| {
         *question.panic.borrow_mut() = Some(panic);

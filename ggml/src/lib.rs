@@ -33,12 +33,15 @@ mod backend;
 mod builder;
 mod context;
 mod cpu;
+mod custom;
 mod device;
 mod dtype;
 mod error;
 mod flops;
 mod graph;
+pub mod kernels;
 mod log;
+mod map;
 mod ops;
 mod roofline;
 #[cfg(feature = "rpc")]
@@ -54,7 +57,7 @@ pub use dtype::Dtype;
 pub use error::{Error, Result};
 pub use graph::{Graph, Slot};
 pub use roofline::peak_matmul_gflops;
-pub use storage::{Storage, Weight};
+pub use storage::{MapKind, Storage, Weight};
 pub use tensor::Tensor;
 
 /// Sizes of a tensor, fastest dimension first; unused dimensions are 1.

@@ -5,6 +5,7 @@
 //! violated one with `abort()`, some only while the graph runs.
 
 mod layout;
+mod map;
 mod product;
 
 pub(crate) use product::CONVOLUTION_SCRATCH;

@@ -1,9 +1,10 @@
 //! Weights: tensors that outlive the graphs that read them.
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use crate::context::Contexts;
+use crate::kernels::{Isa, Panels};
 use crate::{Backend, Dtype, Error, Result, Shape, sys};
 
 /// The weights of one or more networks. First they are declared with [`Storage::add`], then memory
@@ -16,6 +17,9 @@ struct Inner {
     // Dropped in this order: buffers hold data of tensors that the contexts describe.
     buffers: Vec<NonNull<sys::ggml_backend_buffer>>,
     contexts: Contexts,
+    /// Descriptions of the maps, which have memory of ggml's only where they are not packed.
+    map_contexts: Contexts,
+    maps: Vec<Declared>,
     /// The kind of memory that they lie in, once they have any.
     home: Option<sys::ggml_backend_buffer_type_t>,
     bytes: usize,
@@ -26,12 +30,34 @@ struct Inner {
 // SAFETY: a buffer is tied to no thread, and all access goes through the lock.
 unsafe impl Send for Inner {}
 
+/// A map that is packed when memory is had, if the back end has kernels for it.
+struct Declared {
+    dtype: Dtype,
+    outputs: usize,
+    inputs: usize,
+    taps: usize,
+    packed: Packed,
+}
+
+/// Empty until memory is had, and for good where nothing is packed.
+type Packed = Arc<OnceLock<Arc<RwLock<Panels>>>>;
+
+/// What the weights of a map mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// `[inputs, outputs]`.
+    Linear,
+    /// `[width, height, inputs, outputs]`.
+    Convolution,
+}
+
 /// One stored tensor.
 #[derive(Clone)]
 pub struct Weight {
     raw: NonNull<sys::ggml_tensor>,
     dtype: Dtype,
     shape: Shape,
+    packed: Option<Packed>,
     storage: Storage,
 }
 
@@ -49,15 +75,26 @@ impl Storage {
 
     /// Declares a tensor. `shape` is fastest dimension first.
     pub fn add(&self, dtype: Dtype, shape: Shape) -> Result<Weight> {
-        let mut inner = self.lock();
-        if inner.home.is_some() {
-            return Err(Error::Backend("a weight was declared after the memory had been allocated".into()));
+        let raw = self.lock().describe(dtype, shape, |inner| &mut inner.contexts)?;
+        Ok(Weight { raw, dtype, shape, packed: None, storage: self.clone() })
+    }
+
+    /// Declares the weights of a linear map or a convolution, which are packed where the back end has
+    /// kernels of our own: only [`Tensor::linear`](crate::Tensor::linear) and
+    /// [`Tensor::convolve`](crate::Tensor::convolve) can use them.
+    pub fn add_map(&self, kind: MapKind, dtype: Dtype, shape: Shape) -> Result<Weight> {
+        let (outputs, inputs, taps) = match kind {
+            MapKind::Linear => (shape[1], shape[0], 1),
+            MapKind::Convolution => (shape[3], shape[2], shape[0].saturating_mul(shape[1])),
+        };
+        if kind == MapKind::Linear && shape[2..] != [1, 1] {
+            return Err(Error::Shape { op: "linear map", shape, reason: "it has more than two dimensions".into() });
         }
-        let raw = inner.contexts.tensor(dtype, shape)?;
-        // ggml names what has no name when a graph is built, and graphs are built on many threads.
-        // SAFETY: the tensor was just made; the name is NUL-terminated.
-        unsafe { sys::ggml_set_name(raw.as_ptr(), c"weight".as_ptr()) };
-        Ok(Weight { raw, dtype, shape, storage: self.clone() })
+        let mut inner = self.lock();
+        let raw = inner.describe(dtype, shape, |inner| &mut inner.map_contexts)?;
+        let packed = Packed::default();
+        inner.maps.push(Declared { dtype, outputs, inputs, taps, packed: packed.clone() });
+        Ok(Weight { raw, dtype, shape, packed: Some(packed), storage: self.clone() })
     }
 
     /// Bytes that [`Storage::allocate`] will ask for on `backend`; 0 once it has.
@@ -86,9 +123,14 @@ impl Storage {
             unsafe { sys::ggml_backend_buffer_set_usage(raw.as_ptr(), sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS) };
             true
         };
-        if !inner.contexts.iter().all(&mut make) {
+        let unpacked = inner.map_contexts.iter().filter(|_| backend.kernels().is_none());
+        if !inner.contexts.iter().chain(unpacked).all(&mut make) {
             inner.give_back();
             return Err(Error::Alloc { what: "weights", bytes });
+        }
+        if let Err(error) = inner.pack(backend) {
+            inner.give_back();
+            return Err(error);
         }
         inner.bytes = bytes;
         inner.home = Some(home);
@@ -126,7 +168,39 @@ impl Inner {
         let home = backend.buffer_type();
         // SAFETY: the contexts are alive; this only measures.
         let needed = |context| unsafe { sys::ggml_backend_alloc_ctx_tensors_from_buft_size(context, home) };
-        self.contexts.iter().map(needed).sum()
+        let maps: usize = match backend.kernels() {
+            None => self.map_contexts.iter().map(needed).sum(),
+            Some(isa) => self.maps.iter().map(|map| map.bytes(isa)).fold(0, usize::saturating_add),
+        };
+        self.contexts.iter().map(needed).sum::<usize>().saturating_add(maps)
+    }
+
+    /// A description in one of the lists of contexts.
+    fn describe(
+        &mut self,
+        dtype: Dtype,
+        shape: Shape,
+        contexts: impl FnOnce(&mut Self) -> &mut Contexts,
+    ) -> Result<NonNull<sys::ggml_tensor>> {
+        if self.home.is_some() {
+            return Err(Error::Backend("a weight was declared after the memory had been allocated".into()));
+        }
+        let raw = contexts(self).tensor(dtype, shape)?;
+        // ggml names what has no name when a graph is built, and graphs are built on many threads.
+        // SAFETY: the tensor was just made; the name is NUL-terminated.
+        unsafe { sys::ggml_set_name(raw.as_ptr(), c"weight".as_ptr()) };
+        Ok(raw)
+    }
+
+    /// Gives every map room in panels, where the back end has kernels: all of them, or none.
+    fn pack(&mut self, backend: &Backend) -> Result<()> {
+        let Some(isa) = backend.kernels() else { return Ok(()) };
+        let made: Vec<_> = self.maps.iter().map(|map| map.panels(isa)).collect::<Result<_>>()?;
+        for (map, panels) in self.maps.iter().zip(made) {
+            // Once only: `home` says that there is no memory yet.
+            let _ = map.packed.set(Arc::new(RwLock::new(panels)));
+        }
+        Ok(())
     }
 
     /// Frees what was allocated, and makes the tensors forget it.
@@ -149,6 +223,16 @@ impl Inner {
             // SAFETY: made by us, freed once.
             unsafe { sys::ggml_backend_buffer_free(raw.as_ptr()) };
         }
+    }
+}
+
+impl Declared {
+    fn bytes(&self, isa: Isa) -> usize {
+        Panels::length(isa, self.outputs, self.inputs, self.taps).saturating_mul(self.dtype.size())
+    }
+
+    fn panels(&self, isa: Isa) -> Result<Panels> {
+        Panels::zeros(isa, self.dtype, self.outputs, self.inputs, self.taps)
     }
 }
 
@@ -199,11 +283,19 @@ impl Weight {
         if inner.readers > 0 {
             return Err(Error::Backend("a weight was written while a graph reads it".into()));
         }
+        if let Some(packed) = self.packed() {
+            return packed.write().unwrap_or_else(PoisonError::into_inner).write(offset, data);
+        }
         if !data.is_empty() {
             // SAFETY: the tensor has its memory, the range lies inside it, and nobody reads it.
             unsafe { sys::ggml_backend_tensor_set(self.raw.as_ptr(), data.as_ptr().cast(), offset, data.len()) };
         }
         Ok(())
+    }
+
+    /// The weights as panels, where they are packed.
+    pub(crate) fn packed(&self) -> Option<&Arc<RwLock<Panels>>> {
+        self.packed.as_ref()?.get()
     }
 
     pub(crate) fn raw(&self) -> NonNull<sys::ggml_tensor> {

@@ -28,7 +28,7 @@ impl Conv2d {
         stride: usize,
         padding: usize,
     ) -> Result<Self> {
-        let weight = p.matrix("weight", &[outputs, inputs, size, size])?;
+        let weight = p.map("weight", &[outputs, inputs, size, size])?;
         Ok(Self { weight, bias: Some(p.vector("bias", outputs)?), stride, padding })
     }
 
@@ -40,17 +40,13 @@ impl Conv2d {
         size: usize,
         stride: usize,
     ) -> Result<Self> {
-        let weight = p.matrix("weight", &[outputs, inputs, size, size])?;
+        let weight = p.map("weight", &[outputs, inputs, size, size])?;
         Ok(Self { weight, bias: None, stride, padding: size / 2 })
     }
 
     /// `[N, in, H, W]` → `[N, out, H', W']`.
     pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let y = x.conv_2d(x.weight(&self.weight), self.stride, self.padding);
-        match &self.bias {
-            Some(bias) => y.add(y.weight(bias).reshape([1, 1, y.shape()[2], 1])),
-            None => y,
-        }
+        x.convolve(&self.weight, self.bias.as_ref(), self.stride, self.padding)
     }
 }
 

@@ -19,26 +19,18 @@ impl Linear {
 
     /// Loads `weight` alone.
     pub fn load_without_bias(p: &Params<'_>, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self { weight: p.matrix("weight", &[outputs, inputs])?, bias: None })
+        Ok(Self { weight: p.map("weight", &[outputs, inputs])?, bias: None })
     }
 
     /// Loads a 1×1 convolution `[out, in, 1, 1]` as the linear map over channels that it is.
     pub fn load_pointwise(p: &Params<'_>, inputs: usize, outputs: usize) -> Result<Self> {
-        let weight = p.matrix("weight", &[outputs, inputs, 1, 1])?;
+        let weight = p.map("weight", &[outputs, inputs, 1, 1])?;
         Ok(Self { weight, bias: Some(p.vector("bias", outputs)?) })
     }
 
     /// `[N, L, in]` → `[N, L, out]`.
     pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let weight = x.weight(&self.weight);
-        // A pointwise convolution's kernel has two leading ones.
-        let [a, b, c, d] = weight.shape();
-        let weight = if a == 1 && b == 1 { weight.reshape([c, d, 1, 1]) } else { weight };
-        let y = weight.matmul(x);
-        match &self.bias {
-            Some(bias) => y.add(y.weight(bias)),
-            None => y,
-        }
+        x.linear(&self.weight, self.bias.as_ref())
     }
 }
 
@@ -50,7 +42,7 @@ pub struct Embedding {
 impl Embedding {
     /// Loads `weight`: `[rows, width]`.
     pub fn load(p: &Params<'_>, rows: usize, width: usize) -> Result<Self> {
-        Ok(Self { weight: p.matrix("weight", &[rows, width])? })
+        Ok(Self { weight: p.table("weight", &[rows, width])? })
     }
 
     /// Indices `[count]` → rows `[count, width]`.

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 
-use ggml::{Backend, Dtype, Storage, Weight};
+use ggml::{Backend, Dtype, MapKind, Storage, Weight};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -88,21 +88,30 @@ impl<'a> Params<'a> {
         &self.weights
     }
 
-    /// A matrix or a kernel of `shape`, slowest dimension first, in the type in which it is stored
-    /// (or the nearest that holds it exactly).
-    pub fn matrix(&self, name: &str, shape: &[usize]) -> Result<Weight> {
+    /// A table of `shape`, slowest dimension first, in the type in which it is stored (or the nearest
+    /// that holds it exactly).
+    pub fn table(&self, name: &str, shape: &[usize]) -> Result<Weight> {
         let entry = self.weights.entry(name, shape)?.clone();
         let target = entry.natural();
-        self.plan_read(entry, target, shape)
+        self.plan_read(entry, target, shape, None)
+    }
+
+    /// The matrix of a linear map, `[out, in]`, or the kernel of a convolution, `[out, in, h, w]`, in the
+    /// type in which it is stored (or the nearest that holds it exactly).
+    pub fn map(&self, name: &str, shape: &[usize]) -> Result<Weight> {
+        let kind = if shape.len() == 2 { MapKind::Linear } else { MapKind::Convolution };
+        let entry = self.weights.entry(name, shape)?.clone();
+        let target = entry.natural();
+        self.plan_read(entry, target, shape, Some(kind))
     }
 
     /// A vector of `length` values, always F32.
     pub fn vector(&self, name: &str, length: usize) -> Result<Weight> {
         let entry = self.weights.entry(name, &[length])?.clone();
-        self.plan_read(entry, Target::F32, &[length])
+        self.plan_read(entry, Target::F32, &[length], None)
     }
 
-    fn plan_read(&self, entry: Entry, target: Target, shape: &[usize]) -> Result<Weight> {
+    fn plan_read(&self, entry: Entry, target: Target, shape: &[usize], map: Option<MapKind>) -> Result<Weight> {
         let mut ne = [1; 4];
         for (size, &found) in ne.iter_mut().zip(shape.iter().rev()) {
             *size = found;
@@ -112,7 +121,10 @@ impl<'a> Params<'a> {
             Target::F16 => Dtype::F16,
             Target::I32 => Dtype::I32,
         };
-        let weight = self.plan.storage.add(dtype, ne)?;
+        let weight = match map {
+            Some(kind) => self.plan.storage.add_map(kind, dtype, ne)?,
+            None => self.plan.storage.add(dtype, ne)?,
+        };
         self.plan.reads.borrow_mut().push((entry, target, weight.clone()));
         Ok(weight)
     }

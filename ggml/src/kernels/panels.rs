@@ -1,0 +1,144 @@
+//! Weights as the kernels read them.
+
+use std::ops::Range;
+
+use super::Isa;
+use crate::{Dtype, Error, Result};
+
+/// The weights of a linear map or a convolution, packed for one instruction set.
+///
+/// A convolution is a sum of linear maps, one for each place in its kernel: its *taps*. A linear
+/// map has one. Outputs are divided into panels as wide as the instruction set likes; a panel holds,
+/// tap by tap and input by input, the weights of its outputs side by side. The last panel is filled
+/// up with zeros. Weights keep the type that they are stored in.
+pub struct Panels {
+    pub(super) isa: Isa,
+    pub(super) outputs: usize,
+    pub(super) taps: usize,
+    pub(super) inputs: usize,
+    pub(super) data: Data,
+}
+
+pub(super) enum Data {
+    F32(Vec<f32>),
+    F16(Vec<u16>),
+}
+
+impl Panels {
+    /// Room for weights `[outputs, inputs, taps]`, all zero.
+    ///
+    /// # Errors
+    /// [`Error::Type`] for types other than F32 and F16, [`Error::Alloc`].
+    pub fn zeros(isa: Isa, dtype: Dtype, outputs: usize, inputs: usize, taps: usize) -> Result<Self> {
+        let length = Self::length(isa, outputs, inputs, taps);
+        let data = match dtype {
+            Dtype::F32 => Data::F32(zeros(length)?),
+            Dtype::F16 => Data::F16(zeros(length)?),
+            found => return Err(Error::Type { op: "pack", expected: "F32 or F16", found }),
+        };
+        Ok(Self { isa, outputs, taps, inputs, data })
+    }
+
+    /// Writes weights, given as the bytes of their type in this machine's order, from the byte
+    /// `offset` of `[outputs, inputs, taps]` on: slowest dimension first, as PyTorch stores them, a
+    /// kernel's rows and columns being the taps.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when they lie outside or are not whole.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let size = self.dtype().size();
+        let all = self.outputs * self.inputs * self.taps * size;
+        let end = offset.saturating_add(bytes.len());
+        if end > all || !offset.is_multiple_of(size) || !end.is_multiple_of(size) {
+            return Err(Error::Length { what: "weights", expected: all, found: end });
+        }
+        let places = Places { width: self.isa.panel_width(), inputs: self.inputs, taps: self.taps };
+        match &mut self.data {
+            Data::F32(data) => places.scatter(data, offset / size, bytes, f32::from_ne_bytes),
+            Data::F16(data) => places.scatter(data, offset / size, bytes, u16::from_ne_bytes),
+        }
+        Ok(())
+    }
+
+    /// The type that the weights are stored in.
+    pub fn dtype(&self) -> Dtype {
+        match self.data {
+            Data::F32(_) => Dtype::F32,
+            Data::F16(_) => Dtype::F16,
+        }
+    }
+
+    /// Numbers that panels of these sizes take; as many as there can be when they overflow.
+    pub(crate) fn length(isa: Isa, outputs: usize, inputs: usize, taps: usize) -> usize {
+        let width = isa.panel_width();
+        outputs.div_ceil(width).saturating_mul(width).saturating_mul(inputs).saturating_mul(taps)
+    }
+
+    /// How many panels there are.
+    pub fn count(&self) -> usize {
+        self.outputs.div_ceil(self.isa.panel_width())
+    }
+
+    /// How many outputs there are.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// How many weights each output has.
+    pub fn products(&self) -> usize {
+        self.inputs * self.taps
+    }
+
+    /// The outputs of some panels.
+    pub(crate) fn columns(&self, panels: &Range<usize>) -> Range<usize> {
+        let width = self.isa.panel_width();
+        panels.start * width..self.outputs.min(panels.end * width)
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> usize {
+        match &self.data {
+            Data::F32(data) => size_of_val(data.as_slice()),
+            Data::F16(data) => size_of_val(data.as_slice()),
+        }
+    }
+
+    /// Weights of one panel.
+    pub(super) fn panel_length(&self) -> usize {
+        self.taps * self.inputs * self.isa.panel_width()
+    }
+}
+
+fn zeros<T: Copy + Default>(length: usize) -> Result<Vec<T>> {
+    let mut data = Vec::new();
+    let bytes = length.saturating_mul(size_of::<T>());
+    data.try_reserve_exact(length).map_err(|_| Error::Alloc { what: "weights", bytes })?;
+    data.resize(length, T::default());
+    Ok(data)
+}
+
+/// Where a weight lies in the panels.
+struct Places {
+    width: usize,
+    inputs: usize,
+    taps: usize,
+}
+
+impl Places {
+    /// Writes weights from the `first`-th of `[outputs, inputs, taps]` on.
+    fn scatter<T, const BYTES: usize>(&self, data: &mut [T], first: usize, bytes: &[u8], read: fn([u8; BYTES]) -> T) {
+        let row = self.inputs * self.taps;
+        let (mut output, mut input, mut tap) = (first / row, first % row / self.taps, first % self.taps);
+        for value in bytes.as_chunks::<BYTES>().0 {
+            let panel = output / self.width * row * self.width;
+            data[panel + (tap * self.inputs + input) * self.width + output % self.width] = read(*value);
+            tap += 1;
+            if tap == self.taps {
+                (tap, input) = (0, input + 1);
+                if input == self.inputs {
+                    (input, output) = (0, output + 1);
+                }
+            }
+        }
+    }
+}
