@@ -10,7 +10,7 @@ use scumble_core::sampling::rng::{Rng, RngKind};
 use scumble_core::{Error, Result};
 
 use crate::builtin;
-use crate::generate::backend;
+use crate::compute::Compute;
 use crate::interrupt::Interrupt;
 use crate::output::print;
 
@@ -34,12 +34,8 @@ pub(crate) struct Arguments {
     /// Pictures in a step
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     batch: usize,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "COUNT")]
-    threads: usize,
-    /// The device to compute on, as `scumble devices` names it
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    compute: Compute,
     /// Runs of each stage, of which the median counts
     #[arg(long, default_value_t = 3, value_name = "COUNT")]
     runs: usize,
@@ -73,7 +69,7 @@ pub(crate) fn step(arguments: Arguments) -> Result<()> {
         // The old weights go before the new ones come, so that the peak is that of one model; and
         // outside of the time, which is from opening the files to being ready.
         drop(loaded.take());
-        let backend = backend(arguments.device.as_deref(), arguments.threads)?;
+        let backend = arguments.compute.backend()?;
         let began = Instant::now();
         let files = Files { model: builtin::open(&arguments.model)?, vae: None, taesd: None };
         loaded = Some(Pipeline::load(&files, backend, observer)?);

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
-use ggml::Backend;
 use scumble_core::image::{self, FloatImage, Limits, Mask, write_png};
 use scumble_core::memory::Budget;
 use scumble_core::models::Description;
@@ -16,6 +15,7 @@ use scumble_core::weights::Checkpoint;
 use scumble_core::{Error, Result};
 
 use crate::builtin::{self, Defaults};
+use crate::compute::Compute;
 use crate::dump::{Dump, GivenNoise, read_noise};
 use crate::interrupt::Interrupt;
 use crate::output::{check_folder, check_picture, numbered, print};
@@ -81,12 +81,8 @@ pub(crate) struct Arguments {
     /// A picture of the same size that is white where the initial one is made anew, black where it stays
     #[arg(long, requires = "init_image", value_name = "FILE")]
     mask: Option<PathBuf>,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "COUNT")]
-    threads: usize,
-    /// The device to compute on, as `scumble devices` names it
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    compute: Compute,
     /// Write a rough picture here after each step
     #[arg(long, value_name = "FILE.png")]
     preview: Option<PathBuf>,
@@ -152,7 +148,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         vae: arguments.vae.as_deref().map(Checkpoint::open).transpose()?,
         taesd: arguments.taesd.as_deref().map(Checkpoint::open).transpose()?,
     };
-    let backend = backend(arguments.device.as_deref(), arguments.threads)?;
+    let backend = arguments.compute.backend()?;
 
     let mut watcher = Watcher::new(interrupt, arguments.preview.clone(), arguments.dump.clone().map(Dump::new));
     let began = Instant::now();
@@ -192,18 +188,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         print(report)?;
     }
     Ok(())
-}
-
-/// Opens a device by name, or the CPU.
-pub(crate) fn backend(device: Option<&str>, threads: usize) -> Result<Backend> {
-    let (backend, field) = match device {
-        Some(name) => (Backend::open(name, threads), "device"),
-        None => (Backend::cpu(threads), "threads"),
-    };
-    backend.map_err(|error| match error {
-        ggml::Error::Backend(reason) => Error::invalid(field, reason),
-        error => error.into(),
-    })
 }
 
 /// The request that the flags describe, the model's defaults filled in.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod builtin;
+mod compute;
 mod devices;
 mod dump;
 mod generate;

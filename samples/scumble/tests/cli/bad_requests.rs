@@ -42,6 +42,7 @@ fn numbers_out_of_range() {
         ("--clip-skip 99 --width 16 --height 16", "clip-skip: 99 where"),
         ("--threads 100000", "threads: 100000 threads where"),
         ("--device Voodoo", "device: there is no device called Voodoo"),
+        ("--kernels mmx", "kernels: \"mmx\" is not one of auto, stock, baseline"),
         ("--init-image start.png --strength NaN", "strength: NaN where"),
         ("--init-image start.png --strength 0", "strength: 0 where"),
         ("--init-image start.png --strength=-0.5", "strength: -0.5 where"),
@@ -194,6 +195,7 @@ fn benchmarks_of_nothing() {
         ("--runs 100000", "runs: 100000 where"),
         ("--threads 100000", "threads: "),
         ("--device Voodoo", "device: "),
+        ("--kernels mmx", "kernels: "),
     ] {
         let mut command = place.command(["bench", "step", "--model"]);
         command.arg(fixture("sd1/f32")).args(words.split(' '));

@@ -49,6 +49,23 @@ fn every_layout_makes_a_picture() {
     }
 }
 
+/// Kernels differ in how they round, and the eye can't tell.
+#[test]
+fn every_kernel_makes_the_same_picture() {
+    let made = |kernels: &str| {
+        let place = Place::new();
+        let flags = format!("--width 32 --height 24 --steps 3 --seed 5 --kernels {kernels} -o out.png");
+        succeed(place.generate(fixture("sd1/f32"), &flags));
+        picture(&place.path("out.png")).into_pixels()
+    };
+    let expected = made("stock");
+    for kernels in ["auto", "baseline"] {
+        let found = made(kernels);
+        let off = found.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
+        assert!(off <= Some(1), "{kernels}: off by {off:?}");
+    }
+}
+
 #[test]
 fn a_picture_says_how_it_was_made() {
     let place = Place::new();
