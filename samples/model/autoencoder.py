@@ -9,8 +9,10 @@ from diffusers import AutoencoderKL
 from checkpoints import Checkpoint, say
 from data import store
 from optimiser import Pair
+from precision import autocast
 
 LATENT_CHANNELS = 8
+RATES = 0.01, 1.5e-3  # of Muon and AdamW, at their peak
 # Eight groups, not 32: with as many groups as channels every channel's mean would be
 # normalised away at full resolution, and with it the picture's overall colour.
 CONFIG = dict(
@@ -72,7 +74,7 @@ def train(team, work, pictures, minutes, batch=8, side=64, detail_weight=0.6):
     """
     pictures, _ = store.load(work, pictures)
     model = build()
-    optimiser = Pair([model], 0.01, 1.5e-3)
+    optimiser = Pair([model], team, *RATES)
     state = Checkpoint(work / "autoencoder.pt", model=model, optimiser=optimiser)
     state.restore()
     generator = torch.Generator().manual_seed(1000 + state.step * team.size + team.rank)
@@ -87,7 +89,7 @@ def train(team, work, pictures, minutes, batch=8, side=64, detail_weight=0.6):
         # now and then a larger crop: the norms see statistics more like a whole picture's
         large = state.step % 4 == 0
         target = crops(pictures, generator, batch // 4 if large else batch, side * 2 if large else side)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             posterior = model.encode(target).latent_dist
             out = model.decode(posterior.sample()).sample
         out = out.float()
@@ -121,7 +123,7 @@ def train(team, work, pictures, minutes, batch=8, side=64, detail_weight=0.6):
 
 @torch.no_grad()
 def reconstruction_psnr(model, pictures):
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         out = model.decode(model.encode(pictures).latent_dist.mode()).sample
     return psnr(out.float().clamp(-1, 1), pictures)
 

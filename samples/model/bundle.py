@@ -14,7 +14,7 @@ import denoiser
 import latents
 import text
 
-LIMIT = 24_000_000  # bytes; the file is embedded in the program
+LIMIT = 25_000_000  # bytes; the file is embedded in the program
 TITLE = "Scumble built-in texture model"
 DEFAULTS = {"steps": 20, "cfg": 4.0, "width": 256, "height": 256, "negative": ""}
 MODEL_INDEX = {

@@ -8,6 +8,7 @@ import torch
 import autoencoder
 from checkpoints import say
 from data import store
+from precision import autocast
 
 STD = "latents.std"
 
@@ -37,7 +38,7 @@ def encode(pictures, work, count, batch=8):
         for side, x, rows in ((32, block, range(len(block))), (16, half, solids)):
             if len(x) == 0:
                 continue
-            with torch.autocast("cpu", torch.bfloat16):
+            with autocast():
                 mean = model.encode(x).latent_dist.mean
             files[side][[done + i for i in rows]] = mean.float().numpy()
         done = min(n, done + batch)

@@ -2,10 +2,12 @@
 
 import torch
 
+from precision import FAST
+
 
 def orthogonal(matrices):
     """The nearest orthogonal matrices [n, rows, cols], roughly, by five Newton-Schulz steps (Keller Jordan's numbers)."""
-    x = matrices.bfloat16()
+    x = matrices.to(FAST)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
@@ -16,34 +18,48 @@ def orthogonal(matrices):
     return x.mT if tall else x
 
 
+def cost(p):
+    """Of making `p`'s update orthogonal, to share the work out by."""
+    return p.numel() * min(len(p), p.numel() // len(p))
+
+
 class Muon(torch.optim.Optimizer):
-    def __init__(self, parameters, lr, momentum=0.95, weight_decay=0.0):
-        super().__init__(list(parameters), dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+    """Each member of `team` makes its share of the updates orthogonal; all apply all of them."""
+
+    def __init__(self, parameters, team, lr, momentum=0.95, weight_decay=0.0):
+        super().__init__(sorted(parameters, key=cost), dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+        self.team = team
 
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            for p in group["params"]:
+            parameters = group["params"]
+            flat = torch.zeros(sum(p.numel() for p in parameters))
+            updates = [part.view_as(p) for part, p in zip(flat.split([p.numel() for p in parameters]), parameters)]
+            for i, (p, update) in enumerate(zip(parameters, updates)):
                 state = self.state[p]
                 if not state:
                     state["momentum"] = torch.zeros_like(p)
                 state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                update = p.grad.lerp(state["momentum"], group["momentum"]).reshape(1, len(p), -1)
-                update = orthogonal(update) * max(1, update.shape[1] / update.shape[2]) ** 0.5
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update.reshape(p.shape).to(p.dtype), alpha=-group["lr"])
+                if i % self.team.size == self.team.rank:
+                    made = p.grad.lerp(state["momentum"], group["momentum"]).reshape(1, len(p), -1)
+                    made = orthogonal(made) * max(1, made.shape[1] / made.shape[2]) ** 0.5
+                    update.copy_(made.view_as(p))
+            self.team.sum(flat)
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 class Pair:
     """Both optimisers as one; `set_rate` takes a factor of their peak rates."""
 
-    def __init__(self, modules, matrix_rate, other_rate, keep_out=("conv_in", "conv_out", "embedding")):
+    def __init__(self, modules, team, matrix_rate, other_rate, keep_out=("conv_in", "conv_out", "embedding")):
         named = [item for m in modules for item in m.named_parameters()]
         inner = [p for name, p in named if p.ndim >= 2 and not any(k in name for k in keep_out)]
         chosen = {id(p) for p in inner}
         outer = [p for _, p in named if id(p) not in chosen]
         self.parts = [
-            (Muon(inner, matrix_rate, weight_decay=0.01), matrix_rate),
+            (Muon(inner, team, matrix_rate, weight_decay=0.01), matrix_rate),
             (torch.optim.AdamW(outer, other_rate, betas=(0.9, 0.98), weight_decay=1e-4), other_rate),
         ]
 

@@ -20,6 +20,11 @@ class Team:
     def leads(self):
         return self.rank == 0
 
+    def sum(self, values):
+        """Replace `values` by their sum over the team."""
+        if self.size > 1:
+            dist.all_reduce(values)
+
     def combine(self, parameters, values, clock):
         """Average gradients and `values` over the team; everyone gets the leader's `clock`.
 
@@ -30,13 +35,16 @@ class Team:
         grads = [p.grad for p in parameters]
         ticks = torch.tensor([clock * self.size if self.leads else 0.0])
         flat = torch.cat([g.reshape(-1) for g in grads] + [values, ticks])
-        dist.all_reduce(flat)
+        self.sum(flat)
         flat /= self.size
         at = 0
         for g in grads:
             g.copy_(flat[at : at + g.numel()].view_as(g))
             at += g.numel()
         return flat[at : at + len(values)].clone(), float(flat[-1])
+
+
+ALONE = Team(0, 1)
 
 
 def _member(rank, size, meeting, work, arguments):
@@ -50,7 +58,7 @@ def run(size, work, *arguments):
     """Call work(team, *arguments) in `size` processes and wait for all of them."""
     if size == 1:
         torch.set_num_threads(1)
-        work(Team(0, 1), *arguments)
+        work(ALONE, *arguments)
         return
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)

@@ -18,12 +18,14 @@ import torch
 import autoencoder
 import bundle
 import denoiser
+import exported
 import latents
 import sampling
 import team
 import text
 from checkpoints import say
 from data import store
+from precision import autocast
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,6 +40,10 @@ def run_data(args):
     say(f"data: {len(captions)} pictures, {merges.count(chr(10)) - 1} merges")
 
 
+def run_begin(args):
+    exported.begin(args.out, args.work, args.keep_text)
+
+
 def run_autoencoder(args):
     team.run(args.threads, autoencoder.train, args.work, args.pictures, args.autoencoder_minutes)
 
@@ -47,7 +53,7 @@ def run_latents(args):
 
 
 def run_unet(args):
-    team.run(args.threads, denoiser.train, args.work, args.unet_minutes)
+    team.run(args.threads, denoiser.train, args.work, args.unet_minutes, args.keep_text)
 
 
 def write_sheet(args, path, prompts=sampling.PROMPTS):
@@ -55,7 +61,7 @@ def write_sheet(args, path, prompts=sampling.PROMPTS):
     vae = autoencoder.load(args.work)
     vae.register_to_config(scaling_factor=latents.scaling_factor(args.work))
     made = text.tokenizer((args.work / "vocab.json").read_text(), (args.work / "merges.txt").read_text())
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         pictures = sampling.generate(vae, unet, encoder, made, prompts, args.steps, args.cfg, args.side, args.seed)
     sampling.sheet(pictures).save(path)
     say(f"wrote {path.name}")
@@ -80,7 +86,7 @@ def run_verify(args):
 
 
 STAGES = {
-    "data": run_data, "autoencoder": run_autoencoder, "latents": run_latents, "unet": run_unet,
+    "data": run_data, "begin": run_begin, "autoencoder": run_autoencoder, "latents": run_latents, "unet": run_unet,
     "sample": run_sample, "export": run_export, "verify": run_verify,
 }
 WHOLE = ("data", "autoencoder", "latents", "unet", "export", "verify")
@@ -97,6 +103,7 @@ def main():
     parser.add_argument("--pictures", default="pictures", help="which set the autoencoder learns from")
     parser.add_argument("--autoencoder-minutes", type=float, default=44, help="total, over all runs")
     parser.add_argument("--unet-minutes", type=float, default=48, help="total, over all runs")
+    parser.add_argument("--keep-text", action="store_true", help="leave the text encoder as it is")
     parser.add_argument("--prompt", action="append", help="for `sample` and `verify`; repeatable")
     parser.add_argument("--sheet", type=Path, help="where `sample` and `verify` write their pictures")
     parser.add_argument("--steps", type=int, default=bundle.DEFAULTS["steps"])
