@@ -88,8 +88,9 @@ unsafe fn most_alive(tensors: &[NonNull<sys::ggml_tensor>]) -> usize {
     let mut change = vec![0isize; tensors.len() + 2];
     for (time, (tensor, raw)) in described() {
         if raw.view_src.is_null() && raw.data.is_null() {
-            // Inputs have their memory from the beginning on.
-            let birth = if raw.op == sys::GGML_OP_NONE { 0 } else { time };
+            // Inputs, and what is kept from run to run, have their memory from the beginning on.
+            let given = raw.op == sys::GGML_OP_NONE || raw.flags & sys::GGML_TENSOR_FLAG_INPUT as i32 != 0;
+            let birth = if given { 0 } else { time };
             change[birth] += 1;
             change[last_use[&tensor] + 1] -= 1;
         }

@@ -4,7 +4,9 @@ use std::ffi::CString;
 use std::ptr::NonNull;
 
 use crate::device::text;
+use crate::executor::Rates;
 use crate::kernels::Isa;
+use crate::pool::Pool;
 use crate::{DeviceKind, Error, Result, devices, log, sys};
 
 /// The most threads that ggml's pool takes.
@@ -13,13 +15,22 @@ pub(crate) const MAX_THREADS: usize = 512;
 /// An open back end. One thread owns it: it can be sent, but not shared.
 pub struct Backend {
     raw: NonNull<sys::ggml_backend>,
-    pool: Option<Pool>,
+    threads: Threads,
     name: String,
-    kernels: Option<Isa>,
 }
 
-/// The CPU's threads. They sleep between graphs: polling would burn a core of the host.
-struct Pool {
+/// Who computes.
+enum Threads {
+    /// Not the CPU.
+    Elsewhere,
+    /// The CPU, by ggml's ops alone.
+    Ggml(GgmlPool),
+    /// The CPU: ours, and for ggml's ops the calling thread.
+    Ours { pool: Pool, alone: GgmlPool, isa: Isa, rates: Rates },
+}
+
+/// ggml's threads. They sleep between graphs: polling would burn a core of the host.
+struct GgmlPool {
     raw: NonNull<sys::ggml_threadpool>,
     threads: usize,
 }
@@ -28,8 +39,14 @@ struct Pool {
 unsafe impl Send for Backend {}
 
 impl Backend {
-    /// Opens the CPU with `threads` threads, the caller's included; `0` means one per core.
+    /// Opens the CPU with `threads` threads, the caller's included, and the best kernels that it can run; `0`
+    /// means one thread per core.
     pub fn cpu(threads: usize) -> Result<Self> {
+        Self::cpu_with(threads, Some(Isa::best()))
+    }
+
+    /// As [`Backend::cpu`], with the kernels of one instruction set, or with ggml's ops alone.
+    pub fn cpu_with(threads: usize, kernels: Option<Isa>) -> Result<Self> {
         log::install();
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_THREADS)),
@@ -41,8 +58,14 @@ impl Backend {
         // SAFETY: no preconditions.
         let raw = NonNull::new(unsafe { sys::ggml_backend_cpu_init() })
             .ok_or_else(|| Error::Backend("the CPU back end could not be opened".into()))?;
-        let mut backend = Self { raw, pool: None, name: "CPU".into(), kernels: Some(Isa::best()) };
-        backend.pool = Some(Pool::new(threads)?);
+        let mut backend = Self { raw, threads: Threads::Elsewhere, name: "CPU".into() };
+        backend.threads = match kernels {
+            None => Threads::Ggml(GgmlPool::new(threads)?),
+            Some(isa) => {
+                let (pool, alone) = (Pool::new(threads)?, GgmlPool::new(1)?);
+                Threads::Ours { pool, alone, isa, rates: Rates::default() }
+            }
+        };
         Ok(backend)
     }
 
@@ -61,19 +84,15 @@ impl Backend {
         let raw = NonNull::new(raw).ok_or_else(|| Error::Backend(format!("device {name} could not be opened")))?;
         // SAFETY: the name belongs to the open back end.
         let name = unsafe { text(sys::ggml_backend_name(raw.as_ptr())) };
-        Ok(Self { raw, pool: None, name, kernels: None })
-    }
-
-    /// The same back end with other kernels: those of an instruction set, or ggml's own alone. Only
-    /// the CPU has any but ggml's.
-    pub fn with_kernels(mut self, kernels: Option<Isa>) -> Self {
-        self.kernels = kernels.filter(|_| self.is_cpu());
-        self
+        Ok(Self { raw, threads: Threads::Elsewhere, name })
     }
 
     /// The instruction set of our own kernels, where they are used.
     pub fn kernels(&self) -> Option<Isa> {
-        self.kernels
+        match self.threads {
+            Threads::Ours { isa, .. } => Some(isa),
+            _ => None,
+        }
     }
 
     /// The back end's name.
@@ -81,14 +100,18 @@ impl Backend {
         &self.name
     }
 
-    /// Whether this is the CPU, which alone can be stopped between nodes.
+    /// Whether this is the CPU, which alone can be stopped in the middle of a run.
     pub fn is_cpu(&self) -> bool {
-        self.pool.is_some()
+        !matches!(self.threads, Threads::Elsewhere)
     }
 
     /// Threads of the CPU's pool; 1 elsewhere.
     pub fn threads(&self) -> usize {
-        self.pool.as_ref().map_or(1, |pool| pool.threads)
+        match &self.threads {
+            Threads::Elsewhere => 1,
+            Threads::Ggml(pool) => pool.threads,
+            Threads::Ours { pool, .. } => pool.threads(),
+        }
     }
 
     /// That the back end has a kernel for each op of a graph; it would abort on one that it lacks.
@@ -112,8 +135,28 @@ impl Backend {
         self.raw.as_ptr()
     }
 
+    /// ggml's threads, where it computes everything.
     pub(crate) fn pool(&self) -> Option<sys::ggml_threadpool_t> {
-        self.pool.as_ref().map(|pool| pool.raw.as_ptr())
+        match &self.threads {
+            Threads::Ggml(pool) => Some(pool.raw.as_ptr()),
+            _ => None,
+        }
+    }
+
+    /// Our threads, and ggml's single one, where we compute.
+    pub(crate) fn executor(&self) -> Option<(&Pool, sys::ggml_threadpool_t)> {
+        match &self.threads {
+            Threads::Ours { pool, alone, .. } => Some((pool, alone.raw.as_ptr())),
+            _ => None,
+        }
+    }
+
+    /// What ops of ours have been measured to take.
+    pub(crate) fn rates(&self) -> Option<Rates> {
+        match &self.threads {
+            Threads::Ours { rates, .. } => Some(rates.clone()),
+            _ => None,
+        }
     }
 
     pub(crate) fn buffer_type(&self) -> sys::ggml_backend_buffer_type_t {
@@ -130,13 +173,13 @@ impl std::fmt::Debug for Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.pool = None;
+        self.threads = Threads::Elsewhere;
         // SAFETY: opened by us, closed once; buffers outlive their back end in ggml.
         unsafe { sys::ggml_backend_free(self.raw.as_ptr()) };
     }
 }
 
-impl Pool {
+impl GgmlPool {
     fn new(threads: usize) -> Result<Self> {
         // A thread that can't be started makes ggml abort, so starting as many is tried first.
         let tried: std::io::Result<Vec<_>> =
@@ -161,7 +204,7 @@ impl Pool {
 /// How long a probing thread waits to be told that all have started.
 const PROBE: std::time::Duration = std::time::Duration::from_secs(1);
 
-impl Drop for Pool {
+impl Drop for GgmlPool {
     fn drop(&mut self) {
         // SAFETY: made by us, freed once; this joins its threads.
         unsafe { sys::ggml_threadpool_free(self.raw.as_ptr()) };

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use crate::allocator::Allocator;
 use crate::context::Contexts;
-use crate::custom::{Node, Run};
+use crate::custom::Kernel;
+use crate::executor::Executor;
 use crate::graph::{Graph, Slot, SlotInfo};
-use crate::map::Map;
+use crate::kernels::Isa;
+use crate::steady::{Inputs, dependencies, steady};
 use crate::{Backend, Dtype, Error, Result, Shape, Storage, Tensor, Weight, sys};
 
 /// A graph under construction. [`Tensor`]s borrow it; [`Builder::build`] ends it.
@@ -20,8 +22,9 @@ pub struct Builder {
     error: RefCell<Option<Error>>,
     /// The place of each op in the order in which they were made.
     made: RefCell<HashMap<NonNull<sys::ggml_tensor>, usize>>,
-    customs: RefCell<Vec<Arc<Node>>>,
-    run: Arc<Run>,
+    /// What computes each op of ours.
+    kernels: RefCell<HashMap<NonNull<sys::ggml_tensor>, Arc<dyn Kernel>>>,
+    isa: Option<Isa>,
     home: sys::ggml_backend_buffer_type_t,
     on_cpu: bool,
 }
@@ -35,8 +38,8 @@ impl Builder {
             storages: RefCell::default(),
             error: RefCell::default(),
             made: RefCell::default(),
-            customs: RefCell::default(),
-            run: Arc::default(),
+            kernels: RefCell::default(),
+            isa: backend.kernels(),
             home: backend.buffer_type(),
             on_cpu: backend.is_cpu(),
         })
@@ -97,11 +100,14 @@ impl Builder {
         Ok(())
     }
 
-    /// A node for an op of our own, alive as long as the graph.
-    pub(crate) fn custom(&self, map: Map) -> Arc<Node> {
-        let node = Arc::new(Node::new(map, self.run.clone()));
-        self.customs.borrow_mut().push(node.clone());
-        node
+    /// Notes what computes an op of ours.
+    pub(crate) fn computed_by(&self, raw: NonNull<sys::ggml_tensor>, kernel: Arc<dyn Kernel>) {
+        self.kernels.borrow_mut().insert(raw, kernel);
+    }
+
+    /// The instruction set of our own ops, if the graph may have any.
+    pub(crate) fn isa(&self) -> Option<Isa> {
+        self.isa
     }
 
     /// Marks `tensor` as a result that can be read after each run.
@@ -131,7 +137,7 @@ impl Builder {
         if let Some(error) = self.error.into_inner() {
             return Err(error);
         }
-        if backend.buffer_type() != self.home {
+        if backend.buffer_type() != self.home || backend.kernels() != self.isa {
             return Err(Error::Backend("a graph is built on another back end than it was begun for".into()));
         }
         let mut contexts = self.contexts.into_inner();
@@ -146,6 +152,16 @@ impl Builder {
         if !backend.is_cpu() {
             backend.check_support(&tensors)?;
         }
+        let kernels = self.kernels.into_inner();
+        let inputs = slots.iter().enumerate().filter(|(_, slot)| slot.is_input);
+        let inputs = inputs.map(|(i, slot)| (slot.raw, Inputs::one(i))).collect();
+        // SAFETY: all of them live in our contexts and storages.
+        let depends = unsafe {
+            let depends = dependencies(&tensors, &inputs);
+            let may_stay = |tensor| kernels.get(&tensor).is_some_and(|kernel| kernel.may_stay());
+            steady(&tensors, &depends, may_stay).into_iter().for_each(|tensor| pin(tensor));
+            depends
+        };
         let graph = contexts.graph(&tensors)?;
         let allocator = Allocator::new(backend)?;
         let bytes = allocator.measure(graph, &tensors)?;
@@ -153,6 +169,10 @@ impl Builder {
             return Err(Error::Alloc { what: "graph", bytes });
         }
         allocator.allocate(graph, bytes)?;
+        let executor = match backend.rates() {
+            Some(rates) => Some(Executor::new(&tensors, &kernels, &depends, &mut contexts, rates)?),
+            None => None,
+        };
         let graph = Graph {
             graph,
             slots,
@@ -161,8 +181,9 @@ impl Builder {
             work: Vec::new(),
             computed: false,
             storages: self.storages.into_inner(),
-            customs: self.customs.into_inner(),
-            run: self.run,
+            executor,
+            written: Inputs::ALL,
+            versions: Vec::new(),
             _allocator: allocator,
             _contexts: contexts,
         };
@@ -208,6 +229,16 @@ unsafe fn keep(raw: NonNull<sys::ggml_tensor>) {
             }
         }
     }
+}
+
+/// Gives a tensor memory that no other has at any time of a run, so that its values are still there in the
+/// next: that of inputs and outputs.
+///
+/// # Safety
+/// `raw` is alive.
+unsafe fn pin(mut raw: NonNull<sys::ggml_tensor>) {
+    // SAFETY: the caller's promise.
+    unsafe { raw.as_mut().flags |= (sys::GGML_TENSOR_FLAG_INPUT | sys::GGML_TENSOR_FLAG_OUTPUT) as i32 };
 }
 
 /// Everything that `results` depend on, operands before what uses them.

@@ -77,6 +77,23 @@ impl Contexts {
         NonNull::new(graph).ok_or(Error::Alloc { what: "graph", bytes })
     }
 
+    /// A graph of some `tensors` of another graph, which has placed them and is alive.
+    pub(crate) fn part(&mut self, tensors: &[NonNull<sys::ggml_tensor>]) -> Result<NonNull<sys::ggml_cgraph>> {
+        let size = tensors.len();
+        // SAFETY: a pure computation.
+        let bytes = unsafe { sys::ggml_graph_overhead_custom(size, false) };
+        let context = self.begin(bytes)?;
+        // SAFETY: the context has room for a graph of this size, and all tensors are alive.
+        let graph = unsafe {
+            let graph = sys::ggml_new_graph_custom(context, size, false);
+            for tensor in tensors {
+                sys::ggml_graph_add_node(graph, tensor.as_ptr());
+            }
+            graph
+        };
+        NonNull::new(graph).ok_or(Error::Alloc { what: "graph", bytes })
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = *mut sys::ggml_context> {
         self.list.iter().map(|raw| raw.as_ptr())
     }

@@ -1,5 +1,6 @@
 //! How much arithmetic a graph holds.
 
+use crate::executor::Executor;
 use crate::{Graph, sys};
 
 impl Graph {
@@ -11,7 +12,7 @@ impl Graph {
             let nodes = sys::ggml_graph_n_nodes(self.graph.as_ptr());
             (0..nodes).map(|i| node_flops(&*sys::ggml_graph_node(self.graph.as_ptr(), i))).sum()
         };
-        of_ggml + self.customs.iter().map(|node| node.flops()).sum::<f64>()
+        of_ggml + self.executor.as_ref().map_or(0.0, Executor::flops)
     }
 }
 

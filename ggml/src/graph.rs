@@ -6,13 +6,13 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use crate::allocator::Allocator;
 use crate::backend::MAX_THREADS;
 use crate::context::Contexts;
-use crate::custom::{Node, Run};
+use crate::executor::{Executor, Next, OpCost, SLICE};
 use crate::ops::CONVOLUTION_SCRATCH;
+use crate::steady::Inputs;
 use crate::{Backend, Dtype, Error, Result, Storage, sys};
 
 /// An input or an output of a [`Graph`].
@@ -43,8 +43,12 @@ pub struct Graph {
     /// Scratch, never read before it is written.
     pub(crate) work: Vec<MaybeUninit<CacheLine>>,
     pub(crate) storages: Vec<Storage>,
-    pub(crate) customs: Vec<Arc<Node>>,
-    pub(crate) run: Arc<Run>,
+    /// Of each storage, at the last whole run.
+    pub(crate) versions: Vec<u64>,
+    /// What was written since the last whole run.
+    pub(crate) written: Inputs,
+    /// Where our own ops are computed.
+    pub(crate) executor: Option<Executor>,
     // Dropped after what points into them.
     pub(crate) _allocator: Allocator,
     pub(crate) _contexts: Contexts,
@@ -71,6 +75,7 @@ impl Graph {
         let info = self.input(slot, Dtype::F32, data.len())?;
         // SAFETY: the tensor has memory for exactly these elements.
         unsafe { sys::ggml_backend_tensor_set(info.raw.as_ptr(), data.as_ptr().cast(), 0, size_of_val(data)) };
+        self.written.add(Inputs::one(slot.0));
         Ok(())
     }
 
@@ -84,6 +89,7 @@ impl Graph {
         }
         // SAFETY: as above.
         unsafe { sys::ggml_backend_tensor_set(info.raw.as_ptr(), data.as_ptr().cast(), 0, size_of_val(data)) };
+        self.written.add(Inputs::one(slot.0));
         Ok(())
     }
 
@@ -108,30 +114,52 @@ impl Graph {
         Ok(())
     }
 
-    /// Runs the graph. On the CPU `stop` is asked between nodes, on the calling thread; elsewhere
-    /// once, before it starts.
+    /// Runs the graph, asking `stop` on the calling thread at least every 20 ms or so on the CPU, and only
+    /// before it starts elsewhere.
     ///
     /// # Errors
     /// [`Error::Stopped`] when `stop` said so; the graph can be run again.
     ///
     /// # Panics
-    /// When `stop` does, after ggml has come to rest; the graph can be run again then, too.
+    /// When `stop` does, after all threads have come to rest; the graph can be run again then, too.
     pub fn compute(&mut self, backend: &Backend, stop: &dyn Fn() -> bool) -> Result<()> {
-        if backend.buffer_type() != self.home {
+        self.compute_in_slices(backend, &mut || if stop() { Next::Stop } else { Next::Run(SLICE) })
+    }
+
+    /// As [`Graph::compute`], in slices: `next` is asked at the beginning and after each slice how to go on,
+    /// while no thread computes, and may take its time to answer. ggml's own ops are asked about one by one,
+    /// however long the slice.
+    pub fn compute_in_slices(&mut self, backend: &Backend, next: &mut dyn FnMut() -> Next) -> Result<()> {
+        if backend.buffer_type() != self.home || backend.rates().is_some() != self.executor.is_some() {
             return Err(Error::Backend("a graph is run on another back end than it was built for".into()));
         }
         self.computed = false;
-        if stop() {
+        let readings: Vec<_> = self.storages.iter().map(Storage::reading).collect();
+        if let Some(executor) = &mut self.executor {
+            // Weights may have been written since the last run, too: then nothing is as it was.
+            let versions = self.storages.iter().map(Storage::version).collect();
+            if self.versions != versions {
+                self.written = Inputs::ALL;
+            }
+            executor.run(backend, self.written, next)?;
+            drop(readings);
+            (self.written, self.versions) = (Inputs::default(), versions);
+            self.computed = true;
+            return Ok(());
+        }
+        if next() == Next::Stop {
             return Err(Error::Stopped);
         }
         let status = match backend.pool() {
-            Some(pool) => self.compute_on_cpu(pool, backend.threads(), stop)?,
-            None => {
-                let _reading: Vec<_> = self.storages.iter().map(Storage::reading).collect();
-                // SAFETY: the graph was allocated on this back end, which supports each of its ops.
-                unsafe { sys::ggml_backend_graph_compute(backend.raw(), self.graph.as_ptr()) }
+            Some(pool) => {
+                let next = RefCell::new(next);
+                let stop = || next.borrow_mut()() == Next::Stop;
+                compute_by_ggml(self.graph, pool, backend.threads(), &mut self.work, &stop)?
             }
+            // SAFETY: the graph was allocated on this back end, which supports each of its ops.
+            None => unsafe { sys::ggml_backend_graph_compute(backend.raw(), self.graph.as_ptr()) },
         };
+        drop(readings);
         match status {
             sys::GGML_STATUS_SUCCESS => {
                 self.computed = true;
@@ -143,35 +171,9 @@ impl Graph {
         }
     }
 
-    /// Through ggml's plan rather than its back end, which allocates scratch with a throwing `new`.
-    fn compute_on_cpu(
-        &mut self,
-        pool: sys::ggml_threadpool_t,
-        threads: usize,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<sys::ggml_status> {
-        // SAFETY: the graph is alive, and the pool has as many threads.
-        let mut plan = unsafe { sys::ggml_graph_plan(self.graph.as_ptr(), threads as i32, pool) };
-        plan.work_size = even_work_size(plan.work_size);
-        let lines = plan.work_size.div_ceil(size_of::<CacheLine>());
-        self.work.try_reserve_exact(lines).map_err(|_| Error::Alloc { what: "scratch", bytes: plan.work_size })?;
-        plan.work_data = self.work.as_mut_ptr().cast();
-        let question = Question { stop, run: &self.run, panic: RefCell::new(None) };
-        plan.abort_callback = Some(asked_to_stop);
-        plan.abort_callback_data = (&raw const question).cast_mut().cast();
-        self.run.begin(plan.abort_callback_data);
-        let status = {
-            let _reading: Vec<_> = self.storages.iter().map(Storage::reading).collect();
-            // SAFETY: the plan's scratch and the callback's data outlive the call.
-            unsafe { sys::ggml_graph_compute(self.graph.as_ptr(), &mut plan) }
-        };
-        let (stopped, panic) = self.run.end();
-        match question.panic.into_inner().or(panic) {
-            Some(panic) => resume_unwind(panic),
-            // Cut short in the last op, after which ggml doesn't ask.
-            None if stopped => Ok(sys::GGML_STATUS_ABORTED),
-            None => Ok(status),
-        }
+    /// What the runs so far cost, by kind of op; empty where ggml computes them all.
+    pub fn costs(&self) -> Vec<OpCost> {
+        self.executor.as_ref().map(Executor::costs).unwrap_or_default()
     }
 
     /// Zeros for inputs that are never written: what lay there might be no index.
@@ -207,6 +209,32 @@ impl Graph {
     }
 }
 
+/// Runs a graph through ggml's plan rather than its back end, which allocates scratch with a throwing `new`.
+/// `stop` is asked between nodes, on the calling thread.
+pub(crate) fn compute_by_ggml(
+    graph: NonNull<sys::ggml_cgraph>,
+    pool: sys::ggml_threadpool_t,
+    threads: usize,
+    work: &mut Vec<MaybeUninit<CacheLine>>,
+    stop: &dyn Fn() -> bool,
+) -> Result<sys::ggml_status> {
+    // SAFETY: the graph is alive, and the pool has as many threads.
+    let mut plan = unsafe { sys::ggml_graph_plan(graph.as_ptr(), threads as i32, pool) };
+    plan.work_size = even_work_size(plan.work_size);
+    let lines = plan.work_size.div_ceil(size_of::<CacheLine>());
+    work.try_reserve_exact(lines).map_err(|_| Error::Alloc { what: "scratch", bytes: plan.work_size })?;
+    plan.work_data = work.as_mut_ptr().cast();
+    let question = Question { stop, panic: RefCell::new(None) };
+    plan.abort_callback = Some(asked_to_stop);
+    plan.abort_callback_data = (&raw const question).cast_mut().cast();
+    // SAFETY: the plan's scratch and the callback's data outlive the call.
+    let status = unsafe { sys::ggml_graph_compute(graph.as_ptr(), &mut plan) };
+    match question.panic.into_inner() {
+        Some(panic) => resume_unwind(panic),
+        None => Ok(status),
+    }
+}
+
 /// Scratch of the same size for any number of threads, where convolutions use it: they cut their work
 /// into as many patches as fit, and how the last few are computed may depend on how many are left.
 fn even_work_size(planned: usize) -> usize {
@@ -216,17 +244,13 @@ fn even_work_size(planned: usize) -> usize {
 
 /// What ggml hands back to [`asked_to_stop`].
 struct Question<'a> {
-    run: &'a Run,
     stop: &'a dyn Fn() -> bool,
     panic: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
-pub(crate) unsafe extern "C" fn asked_to_stop(user: *mut c_void) -> bool {
-    // SAFETY: `compute_on_cpu` passes a question that outlives the run, and ggml asks on one thread.
+unsafe extern "C" fn asked_to_stop(user: *mut c_void) -> bool {
+    // SAFETY: `compute_by_ggml` passes a question that outlives the run, and ggml asks on one thread.
     let question = unsafe { &*user.cast::<Question<'_>>() };
-    if question.run.is_stopped() {
-        return true;
-    }
     // A panic must not unwind through ggml: it stops the run, and goes on from there.
     catch_unwind(AssertUnwindSafe(question.stop)).unwrap_or_else(|panic| {
         *question.panic.borrow_mut() = Some(panic);

@@ -4,16 +4,21 @@
 //! and so is its result. ggml's own preconditions are repeated here one by one, since it answers a
 //! violated one with `abort()`, some only while the graph runs.
 
+mod attention;
 mod layout;
 mod map;
 mod product;
 
+pub(crate) use layout::picks_as_pytorch;
+pub(crate) use map::misfit;
 pub(crate) use product::CONVOLUTION_SCRATCH;
 
+use crate::custom;
+use crate::kernels::{Activation, QUICK_GELU_SLOPE};
 use crate::{Dtype, Error, Result, Shape, Tensor, sys};
 
 /// `Ok` if `holds`, else the error.
-fn check(holds: bool, error: impl FnOnce() -> Error) -> Result<()> {
+pub(crate) fn check(holds: bool, error: impl FnOnce() -> Error) -> Result<()> {
     if holds { Ok(()) } else { Err(error()) }
 }
 
@@ -34,12 +39,12 @@ impl<'g> Tensor<'g> {
         check(self.has_whole_rows(), || self.misfit(op, "the elements of a row must be neighbours"))
     }
 
-    fn check_dense(self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_dense(self, op: &'static str) -> Result<()> {
         self.check_f32(op)?;
         self.check_contiguous(op)
     }
 
-    fn misfit(self, op: &'static str, reason: impl Into<String>) -> Error {
+    pub(crate) fn misfit(self, op: &'static str, reason: impl Into<String>) -> Error {
         Error::Shape { op, shape: self.shape(), reason: reason.into() }
     }
 
@@ -91,30 +96,27 @@ impl<'g> Tensor<'g> {
         })
     }
 
-    /// x · sigmoid(x).
-    pub fn silu(self) -> Self {
-        self.map("silu", sys::ggml_silu)
-    }
-
-    /// max(x, 0).
-    pub fn relu(self) -> Self {
-        self.map("relu", sys::ggml_relu)
+    /// A function of each element.
+    pub fn activate(self, activation: Activation) -> Self {
+        if self.builder.isa().is_some() {
+            let shape = self.shape();
+            return Self::computed("activation", &[self], |isa| Ok(custom::Activate { isa, shape, activation }));
+        }
+        match activation {
+            Activation::Silu => self.map("silu", sys::ggml_silu),
+            Activation::Relu => self.map("relu", sys::ggml_relu),
+            // ggml's plain `gelu` and its quick one read tables of half floats.
+            Activation::Gelu => self.map("gelu", sys::ggml_gelu_erf),
+            Activation::QuickGelu => {
+                let scaled = self.scale(QUICK_GELU_SLOPE, 0.0).activate(Activation::Silu);
+                scaled.scale(1.0 / QUICK_GELU_SLOPE, 0.0)
+            }
+        }
     }
 
     /// The hyperbolic tangent.
     pub fn tanh(self) -> Self {
         self.map("tanh", sys::ggml_tanh)
-    }
-
-    /// The exact GELU, x · Φ(x). (ggml's plain `gelu` reads a table of half floats.)
-    pub fn gelu(self) -> Self {
-        self.map("gelu", sys::ggml_gelu_erf)
-    }
-
-    /// x · sigmoid(1.702 x), OpenAI's quick GELU, through SiLU: ggml's own reads a table of half floats.
-    pub fn quick_gelu(self) -> Self {
-        const SLOPE: f32 = 1.702;
-        self.scale(SLOPE, 0.0).silu().scale(1.0 / SLOPE, 0.0)
     }
 
     /// GEGLU of `[2 d, …]`: the first half of each row times the exact GELU of the second, `[d, …]`.
@@ -125,32 +127,48 @@ impl<'g> Tensor<'g> {
             check(width.is_multiple_of(2), || self.misfit("geglu", "rows must be even"))?;
             Ok([width / 2, a, b, c])
         };
+        if self.builder.isa().is_some() {
+            return Self::computed("geglu", &[self], |isa| Ok(custom::Gate { isa, shape: fits()? }));
+        }
         // SAFETY: see `map`.
         Self::apply("geglu", [self], Dtype::F32, fits, |context, [a]| unsafe {
             sys::ggml_glu(context, a, sys::GGML_GLU_OP_GEGLU_ERF, true)
         })
     }
 
-    /// Each row to mean 0 and variance 1, as in a layer norm before its affine part.
-    pub fn norm(self, epsilon: f32) -> Self {
+    /// Layer norm: each row to mean 0 and variance 1, times `weight`, plus `bias`, both as long as a row.
+    pub fn layer_norm(self, weight: Self, bias: Self, epsilon: f32) -> Self {
+        const OP: &str = "layer_norm";
         let fits = || {
-            self.check_dense("norm")?;
-            self.check_epsilon("norm", epsilon)?;
+            self.check_dense(OP)?;
+            self.check_epsilon(OP, epsilon)?;
+            [weight, bias].into_iter().try_for_each(|vector| {
+                let fit = vector.elements() == self.shape()[0];
+                check(fit, || Error::Shapes { op: OP, left: self.shape(), right: vector.shape() })
+            })?;
             Ok(self.shape())
         };
+        if self.builder.isa().is_some() {
+            let kernel = |isa| Ok(custom::LayerNorm { isa, shape: fits()?, epsilon });
+            return Self::computed(OP, &[self, weight, bias], kernel);
+        }
         // SAFETY: see `map`.
-        Self::apply("norm", [self], Dtype::F32, fits, |context, [a]| unsafe { sys::ggml_norm(context, a, epsilon) })
+        let y = Self::apply(OP, [self, weight, bias], Dtype::F32, fits, |context, [a, ..]| unsafe {
+            sys::ggml_norm(context, a, epsilon)
+        });
+        y.mul(weight).add(bias)
+    }
+
+    pub(crate) fn check_groups(self, op: &'static str, channels: usize, groups: usize, epsilon: f32) -> Result<()> {
+        self.check_dense(op)?;
+        self.check_epsilon(op, epsilon)?;
+        let divides = groups > 0 && channels.is_multiple_of(groups);
+        check(divides, || self.misfit(op, format!("channels must be a multiple of {groups} groups")))
     }
 
     /// Each of `groups` groups of channels of `[w, h, c, n]` to mean 0 and variance 1.
-    pub fn group_norm(self, groups: usize, epsilon: f32) -> Self {
-        let fits = || {
-            self.check_dense("group_norm")?;
-            self.check_epsilon("group_norm", epsilon)?;
-            let divides = groups > 0 && self.shape()[2].is_multiple_of(groups);
-            check(divides, || self.misfit("group_norm", format!("channels must be a multiple of {groups} groups")))?;
-            Ok(self.shape())
-        };
+    pub(crate) fn group_norm(self, groups: usize, epsilon: f32) -> Self {
+        let fits = || self.check_groups("group_norm", self.shape()[2], groups, epsilon).map(|()| self.shape());
         // `groups` divides a dimension and so is no larger: the cast loses nothing.
         // SAFETY: see `map`.
         Self::apply("group_norm", [self], Dtype::F32, fits, |context, [a]| unsafe {

@@ -25,6 +25,8 @@ struct Inner {
     bytes: usize,
     /// Graphs that are running on these weights.
     readers: usize,
+    /// Counts writes.
+    version: u64,
 }
 
 // SAFETY: a buffer is tied to no thread, and all access goes through the lock.
@@ -152,6 +154,11 @@ impl Storage {
         self.lock().home
     }
 
+    /// Another number after each write.
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
     /// Keeps the weights from being written until the guard is dropped.
     pub(crate) fn reading(&self) -> Reading<'_> {
         self.lock().readers += 1;
@@ -276,15 +283,19 @@ impl Weight {
         if end > self.bytes() {
             return Err(Error::Length { what: "write to a weight", expected: self.bytes(), found: end });
         }
-        let inner = self.storage.lock();
+        let mut inner = self.storage.lock();
         if inner.home.is_none() {
             return Err(Error::Backend("a weight was written before its memory was allocated".into()));
         }
         if inner.readers > 0 {
             return Err(Error::Backend("a weight was written while a graph reads it".into()));
         }
+        inner.version += 1;
         if let Some(packed) = self.packed() {
-            return packed.write().unwrap_or_else(PoisonError::into_inner).write(offset, data);
+            let mut packed = packed.write().unwrap_or_else(PoisonError::into_inner);
+            // Others may write other weights meanwhile. A graph that begins now waits for this one.
+            drop(inner);
+            return packed.write(offset, data);
         }
         if !data.is_empty() {
             // SAFETY: the tensor has its memory, the range lies inside it, and nobody reads it.

@@ -1,9 +1,12 @@
 //! A tensor inside a graph that is being built.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::builder::Builder;
 use crate::context::check_size;
+use crate::custom::{Kernel, MOST_OPERANDS, describe};
+use crate::kernels::Isa;
 use crate::{Dtype, Error, Result, Shape, Weight, sys};
 
 /// A value of a graph under construction: cheap to copy, alive as long as its [`Builder`].
@@ -114,16 +117,8 @@ impl<'g> Tensor<'g> {
     ) -> Self {
         let builder = operands[0].builder;
         let mut raws = [std::ptr::null_mut(); N];
-        for (slot, operand) in raws.iter_mut().zip(operands) {
-            match operand.raw {
-                Some(raw) if std::ptr::eq(operand.builder, builder) => *slot = raw.as_ptr(),
-                Some(_) => {
-                    let error = Error::Backend(format!("{op}: the operands belong to different graphs"));
-                    operand.builder.fail(error.clone());
-                    return Self::poisoned(builder, error);
-                }
-                None => return Self { builder, ..operand },
-            }
+        if let Err(poisoned) = Self::raws(op, &operands, &mut raws) {
+            return poisoned;
         }
         let made = check().and_then(|shape| {
             check_size(op, dtype, shape)?;
@@ -140,6 +135,53 @@ impl<'g> Tensor<'g> {
             }
             Err(error) => Self::poisoned(builder, error),
         }
+    }
+}
+
+impl<'g> Tensor<'g> {
+    /// Applies an op of our own, which must be one that the back end computes: `kernel` checks the operands,
+    /// besides that they are contiguous F32, and says what computes it.
+    pub(crate) fn computed<K: Kernel + 'static>(
+        op: &'static str,
+        operands: &[Self],
+        kernel: impl FnOnce(Isa) -> Result<K>,
+    ) -> Self {
+        let builder = operands[0].builder;
+        let mut raws = [std::ptr::null_mut(); MOST_OPERANDS];
+        let raws = &mut raws[..operands.len()];
+        if let Err(poisoned) = Self::raws(op, operands, raws) {
+            return poisoned;
+        }
+        let make = || {
+            let isa = builder.isa().ok_or_else(|| Error::Backend(format!("{op}: the back end has no such kernel")))?;
+            operands.iter().try_for_each(|operand| operand.check_dense(op))?;
+            let kernel = kernel(isa)?;
+            check_size(op, Dtype::F32, kernel.shape())?;
+            // SAFETY: the context has room, and the operands are alive.
+            let raw = unsafe { describe(builder.context()?, kernel.shape(), raws) };
+            let raw = NonNull::new(raw).ok_or(Error::Alloc { what: "tensor description", bytes: 0 })?;
+            builder.note(raw);
+            builder.computed_by(raw, Arc::new(kernel));
+            Ok(Self::wrap(builder, raw, Dtype::F32))
+        };
+        make().unwrap_or_else(|error| Self::poisoned(builder, error))
+    }
+
+    /// What ggml knows the operands of `op` by; a poisoned tensor if any is poisoned or of another graph.
+    fn raws(op: &str, operands: &[Self], raws: &mut [*mut sys::ggml_tensor]) -> std::result::Result<(), Self> {
+        let builder = operands[0].builder;
+        for (slot, operand) in raws.iter_mut().zip(operands) {
+            match operand.raw {
+                Some(raw) if std::ptr::eq(operand.builder, builder) => *slot = raw.as_ptr(),
+                Some(_) => {
+                    let error = Error::Backend(format!("{op}: the operands belong to different graphs"));
+                    operand.builder.fail(error.clone());
+                    return Err(Self::poisoned(builder, error));
+                }
+                None => return Err(Self { builder, ..*operand }),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -2,8 +2,8 @@
 
 mod naive;
 
-use ggml::{Backend, Builder, Dtype, Shape, Tensor, Weight};
-use naive::{Array, Random, run_on};
+use ggml::{Activation, Backend, Builder, Dtype, Picture, Shape, Tensor, Weight};
+use naive::{Array, Random, cpu, everywhere, run_on};
 
 /// The bytes of one op with 1, 2 and 3 threads, two runs each, are all the same.
 fn same(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&[Tensor<'g>]) -> Tensor<'g>) {
@@ -13,7 +13,7 @@ fn same(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&[Tensor<'g>]) -> T
 fn same_with_weights(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&'g Builder, &[Tensor<'g>]) -> Tensor<'g>) {
     let mut first = None;
     for threads in [1, 2, 3] {
-        let backend = Backend::cpu(threads).unwrap();
+        let backend = cpu(threads);
         let builder = Builder::new(&backend).unwrap();
         let (tensors, slots): (Vec<_>, Vec<_>) = inputs.iter().map(|x| builder.input(Dtype::F32, x.shape)).unzip();
         let output = builder.output(make(&builder, &tensors));
@@ -32,25 +32,35 @@ fn same_with_weights(what: &str, inputs: &[&Array], make: impl for<'g> Fn(&'g Bu
 
 #[test]
 fn element_wise_ops_and_norms() {
-    let mut random = Random(1);
-    for shape in [[1, 1, 1, 1], [33, 7, 5, 1], [130, 31, 2, 2]] {
-        let x = random.array(shape, 3.0);
-        same("maps", &[&x], |t| t[0].silu().tanh().gelu().scale(2.0, 1.0).quick_gelu().relu());
-        same("norm", &[&x], |t| t[0].norm(1e-5));
-        same("group_norm", &[&x], |t| t[0].group_norm(1, 1e-5));
-        same("sum", &[&x], |t| t[0].add(t[0].narrow(0, 0, 1)).mul(t[0]));
-        same("layout", &[&x], |t| {
-            t[0].permute([2, 0, 3, 1])
-                .contiguous()
-                .pad(1, 1)
-                .concat(t[0].permute([2, 0, 3, 1]).contiguous().pad(1, 1), 2)
-        });
-        same("nearest", &[&x], |t| t[0].nearest(2 * shape[0], 2 * shape[1]));
-        same("cast", &[&x], |t| t[0].cast(Dtype::F16).cast(Dtype::F32));
-    }
-    let x = random.array([66, 5, 32, 3], 3.0);
-    same("group_norm", &[&x], |t| t[0].group_norm(8, 1e-5));
-    same("geglu", &[&x], |t| t[0].geglu());
+    everywhere(|| {
+        let mut random = Random(1);
+        for shape in [[1, 1, 1, 1], [33, 7, 5, 1], [130, 31, 2, 2]] {
+            let x = random.array(shape, 3.0);
+            same("maps", &[&x], |t| {
+                t[0].activate(Activation::Silu)
+                    .tanh()
+                    .activate(Activation::Gelu)
+                    .scale(2.0, 1.0)
+                    .activate(Activation::QuickGelu)
+                    .activate(Activation::Relu)
+            });
+            let row = random.array([shape[0], 1, 1, 1], 1.0);
+            same("layer_norm", &[&x, &row], |t| t[0].layer_norm(t[1], t[1], 1e-5));
+            same("sum", &[&x], |t| t[0].add(t[0].narrow(0, 0, 1)).mul(t[0]));
+            same("layout", &[&x], |t| {
+                t[0].permute([2, 0, 3, 1])
+                    .contiguous()
+                    .pad(1, 1)
+                    .concat(t[0].permute([2, 0, 3, 1]).contiguous().pad(1, 1), 2)
+            });
+            same("nearest", &[&x], |t| t[0].nearest(2 * shape[0], 2 * shape[1]));
+            same("cast", &[&x], |t| t[0].cast(Dtype::F16).cast(Dtype::F32));
+        }
+        let x = random.array([66, 5, 32, 3], 3.0);
+        let vector: Weight = naive::weight(&cpu(1), Dtype::F32, &random.array([32, 1, 1, 1], 1.0));
+        same("group_norm", &[&x], |t| Picture::new(t[0]).group_norm(&vector, &vector, 8, 1e-5, true).planes());
+        same("geglu", &[&x], |t| t[0].geglu());
+    });
 }
 
 #[test]
@@ -61,7 +71,7 @@ fn matrix_products() {
         let a = random.array([k, m, 1, 1], 1.0);
         let b = random.array([k, n, 3, 1], 1.0);
         same("matmul", &[&a, &b], |t| t[0].matmul(t[1]));
-        let weight: Weight = naive::weight(&Backend::cpu(1).unwrap(), Dtype::F16, &a);
+        let weight: Weight = naive::weight(&cpu(1), Dtype::F16, &a);
         same_with_weights("matmul of halves", &[&b], |builder, t| builder.weight(&weight).matmul(t[0]));
     }
 }
@@ -92,54 +102,60 @@ fn the_last_patch_of_a_convolution() {
     for width in [381_296 + 1, 381_304 + 1] {
         let x = random.array([width, 1, 7, 1], 1.0);
         let kernel = random.array([1, 1, 7, 4], 1.0);
-        let run =
-            |threads| run_on(&Backend::cpu(threads).unwrap(), &[&x, &kernel], |_, t| t[0].conv_2d(t[1], 1, 0)).data;
+        let run = |threads| {
+            run_on(&Backend::cpu_with(threads, None).unwrap(), &[&x, &kernel], |_, t| t[0].conv_2d(t[1], 1, 0)).data
+        };
         assert!(run(1) == run(3), "{width} patches");
     }
 }
 
 #[test]
 fn attention() {
-    let mut random = Random(5);
-    let cases = [
-        [64, 1, 512, 2, 1],
-        [64, 1, 515, 3, 1],
-        [40, 1, 2000, 8, 1],
-        [40, 1, 700, 2, 2],
-        [33, 2, 600, 1, 1],
-        [64, 63, 65, 2, 1],
-        [64, 64, 64, 2, 1],
-        [31, 65, 513, 3, 1],
-        [40, 77, 77, 12, 1],
-        [40, 300, 77, 2, 2],
-        [512, 130, 130, 1, 1],
-    ];
-    for [d, queries, keys, heads, batch] in cases {
-        let q = random.array([d, queries, heads, batch], 1.0);
-        let k = random.array([d, keys, heads, batch], 1.0);
-        let v = random.array([d, keys, heads, batch], 1.0);
-        let mask = Array::from_fn(
-            [keys, queries, 1, 1],
-            |[j, i, ..]| {
-                if j <= i || j % 7 == 0 { 0.0 } else { f64::NEG_INFINITY }
-            },
-        );
-        same("attention", &[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, 0.2));
-        same("masked attention", &[&q, &k, &v, &mask], |t| t[0].attention(t[1], t[2], Some(t[3]), 0.2));
-    }
+    everywhere(|| {
+        let mut random = Random(5);
+        let cases = [
+            [64, 1, 512, 2, 1],
+            [64, 1, 515, 3, 1],
+            [40, 1, 2000, 8, 1],
+            [40, 1, 700, 2, 2],
+            [33, 2, 600, 1, 1],
+            [64, 63, 65, 2, 1],
+            [64, 64, 64, 2, 1],
+            [31, 65, 513, 3, 1],
+            [40, 77, 77, 12, 1],
+            [40, 300, 77, 2, 2],
+            [512, 130, 130, 1, 1],
+        ];
+        for [d, queries, keys, heads, batch] in cases {
+            let q = random.array([d * heads, queries, batch, 1], 1.0);
+            let k = random.array([d * heads, keys, batch, 1], 1.0);
+            let v = random.array([d * heads, keys, batch, 1], 1.0);
+            let mask =
+                Array::from_fn(
+                    [keys, queries, 1, 1],
+                    |[j, i, ..]| {
+                        if j <= i || j % 7 == 0 { 0.0 } else { f64::NEG_INFINITY }
+                    },
+                );
+            same("attention", &[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, heads, 0.2));
+            same("masked attention", &[&q, &k, &v, &mask], |t| t[0].attention(t[1], t[2], Some(t[3]), heads, 0.2));
+        }
+    });
 }
 
 /// Attention beside a convolution in one graph: the scratch that the one asks for, which grows with
 /// the number of threads, must not change the other.
 #[test]
 fn ops_that_share_scratch() {
-    let mut random = Random(6);
-    let x = random.array([33, 31, 64, 1], 1.0);
-    let kernel = random.array([3, 3, 64, 64], 0.1);
-    same("a block", &[&x, &kernel], |t| {
-        let y = t[0].conv_2d(t[1], 1, 1).group_norm(8, 1e-5).silu();
-        let tokens = y.reshape([33 * 31, 64, 1, 1]).permute([1, 0, 2, 3]).contiguous();
-        let mixed = tokens.attention(tokens, tokens, None, 0.125).reshape([64, 33 * 31, 1, 1]);
-        mixed.permute([1, 0, 2, 3]).contiguous().reshape([33, 31, 64, 1]).conv_2d(t[1], 1, 1)
+    everywhere(|| {
+        let mut random = Random(6);
+        let x = random.array([33, 31, 64, 1], 1.0);
+        let kernel = random.array([3, 3, 64, 64], 0.1);
+        same("a block", &[&x, &kernel], |t| {
+            let y = t[0].conv_2d(t[1], 1, 1).activate(Activation::Silu);
+            let tokens = y.reshape([33 * 31, 64, 1, 1]).permute([1, 0, 2, 3]).contiguous();
+            let mixed = tokens.attention(tokens, tokens, None, 1, 0.125);
+            mixed.permute([1, 0, 2, 3]).contiguous().reshape([33, 31, 64, 1]).conv_2d(t[1], 1, 1)
+        });
     });
 }

@@ -3,7 +3,7 @@
 mod naive;
 
 use ggml::{Backend, Dtype, Shape};
-use naive::{Array, Random, close, run, run_on};
+use naive::{Array, Random, close, everywhere, run, run_on};
 
 /// Relative L2 distance for sums of up to some thousand products in single precision.
 const SUMS: f64 = 1e-6;
@@ -116,88 +116,97 @@ fn convolutions_of_several_portions() {
     }
 }
 
-/// Head width of queries and keys, head width of values, queries, keys, heads, batch.
-const ATTENTIONS: [[usize; 6]; 17] = [
-    [1, 1, 1, 1, 1, 1],
-    [1, 3, 7, 5, 2, 1],
-    [3, 1, 5, 7, 1, 3],
-    [8, 8, 1, 33, 3, 1],
-    [40, 40, 1, 77, 8, 1],
-    [64, 64, 1, 511, 2, 1],
-    [64, 64, 1, 512, 2, 1],
-    [33, 31, 1, 515, 3, 1],
-    [40, 40, 1, 700, 1, 2],
-    [7, 7, 63, 65, 2, 1],
-    [7, 9, 64, 64, 2, 1],
-    [31, 33, 65, 63, 1, 2],
-    [40, 40, 77, 77, 4, 1],
-    [64, 64, 130, 129, 3, 1],
-    [65, 65, 200, 1, 2, 2],
-    [512, 512, 66, 70, 1, 1],
-    [80, 80, 256, 77, 2, 1],
+/// Head width, queries, keys, heads, batch.
+const ATTENTIONS: [[usize; 5]; 19] = [
+    [1, 1, 1, 1, 1],
+    [3, 7, 5, 2, 1],
+    [1, 5, 7, 1, 3],
+    [8, 1, 33, 3, 1],
+    [40, 1, 77, 8, 1],
+    [64, 1, 511, 2, 1],
+    [64, 1, 512, 2, 1],
+    [33, 1, 515, 3, 1],
+    [40, 1, 700, 1, 2],
+    [7, 63, 65, 2, 1],
+    [9, 64, 64, 2, 1],
+    [31, 65, 63, 1, 2],
+    [40, 77, 77, 4, 1],
+    [64, 130, 129, 3, 1],
+    [65, 200, 1, 2, 2],
+    [512, 66, 70, 1, 1],
+    [80, 256, 77, 2, 1],
+    [160, 97, 128, 1, 1],
+    [16, 300, 257, 1, 1],
 ];
 
 #[test]
 fn attention() {
-    let mut random = Random(5);
-    for [d, e, queries, keys, heads, batch] in ATTENTIONS {
-        // From nearly even weights to nearly one-hot ones.
-        for amplitude in [0.1, 1.0, 30.0] {
-            let q = random.array([d, queries, heads, batch], amplitude);
-            let k = random.array([d, keys, heads, batch], amplitude);
-            let v = random.array([e, keys, heads, batch], 2.0);
-            let scale = 1.0 / (d as f32).sqrt();
-            // A score's rounding is an error of the weight's exponent, so large scores cost digits.
-            let bound = if amplitude > 10.0 { 2e-4 } else { 2e-6 };
-            let expected = naive::attention(&q, &k, &v, None, scale as f64);
-            close("attention", &run(&[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, scale)), &expected, bound);
-            // As networks have them: heads inside of tokens, seen through a permutation.
-            let [tq, tk, tv] = [&q, &k, &v].map(|x| naive::permute(x, [0, 2, 1, 3]));
-            let found = run(&[&tq, &tk, &tv], |t| {
-                let [q, k, v] = [t[0], t[1], t[2]].map(|x| x.permute([0, 2, 1, 3]));
-                q.attention(k, v, None, scale)
-            });
-            close("attention of views", &found, &expected, bound);
+    everywhere(|| {
+        let mut random = Random(5);
+        for [d, queries, keys, heads, batch] in ATTENTIONS {
+            // From nearly even weights to nearly one-hot ones.
+            for amplitude in [0.1, 1.0, 30.0] {
+                let q = random.array([d, queries, heads, batch], amplitude);
+                let k = random.array([d, keys, heads, batch], amplitude);
+                let v = random.array([d, keys, heads, batch], 2.0);
+                let scale = 1.0 / (d as f32).sqrt();
+                // A score's rounding is an error of the weight's exponent, so large scores cost digits.
+                let bound = if amplitude > 10.0 { 2e-4 } else { 2e-6 };
+                let expected = as_tokens(naive::attention(&q, &k, &v, None, scale as f64));
+                let [q, k, v] = [&q, &k, &v].map(naive::tokens);
+                let found = run(&[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, heads, scale));
+                close("attention", &found, &expected, bound);
+            }
         }
-    }
+    });
+}
+
+/// `[d, heads, queries, n]` as tokens.
+fn as_tokens(x: Array) -> Array {
+    let [d, heads, queries, batch] = x.shape;
+    Array::new([d * heads, queries, batch, 1], x.data)
 }
 
 #[test]
 fn masked_attention() {
-    let mut random = Random(6);
-    for [d, e, queries, keys, heads, batch] in ATTENTIONS {
-        let q = random.array([d, queries, heads, batch], 1.0);
-        let k = random.array([d, keys, heads, batch], 1.0);
-        let v = random.array([e, keys, heads, batch], 2.0);
-        let offset = keys as isize - queries as isize;
-        let causal = Array::from_fn([keys, queries, 1, 1], |[j, i, ..]| {
-            if j as isize - offset.max(0) <= i as isize { 0.0 } else { f64::NEG_INFINITY }
-        });
-        let holes = Array::from_fn([keys, queries, 1, 1], |[_, i, ..]| match random.below(4) {
-            0 => f64::NEG_INFINITY,
-            _ if i % 5 == 4 => f64::NEG_INFINITY,
-            _ => 0.0,
-        });
-        // Half floats hold these exactly.
-        let slopes = Array::from_fn([keys, queries, 1, 1], |[j, i, ..]| -0.25 * j.abs_diff(i).min(100) as f64);
-        for mask in [causal, holes, slopes] {
-            let expected = naive::attention(&q, &k, &v, Some(&mask), 0.5);
-            let found = run(&[&q, &k, &v, &mask], |t| t[0].attention(t[1], t[2], Some(t[3]), 0.5));
-            close("masked attention", &found, &expected, 2e-6);
+    everywhere(|| {
+        let mut random = Random(6);
+        for [d, queries, keys, heads, batch] in ATTENTIONS {
+            let q = random.array([d, queries, heads, batch], 1.0);
+            let k = random.array([d, keys, heads, batch], 1.0);
+            let v = random.array([d, keys, heads, batch], 2.0);
+            let offset = keys as isize - queries as isize;
+            let causal = Array::from_fn([keys, queries, 1, 1], |[j, i, ..]| {
+                if j as isize - offset.max(0) <= i as isize { 0.0 } else { f64::NEG_INFINITY }
+            });
+            let holes = Array::from_fn([keys, queries, 1, 1], |[_, i, ..]| match random.below(4) {
+                0 => f64::NEG_INFINITY,
+                _ if i % 5 == 4 => f64::NEG_INFINITY,
+                _ => 0.0,
+            });
+            for mask in [causal, holes] {
+                let expected = as_tokens(naive::attention(&q, &k, &v, Some(&mask), 0.5));
+                let [q, k, v] = [&q, &k, &v].map(naive::tokens);
+                let found = run(&[&q, &k, &v, &mask], |t| t[0].attention(t[1], t[2], Some(t[3]), heads, 0.5));
+                close("masked attention", &found, &expected, 2e-6);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn attention_survives_extreme_scores() {
-    let mut random = Random(7);
-    for queries in [3, 70] {
-        let q = random.array([16, queries, 1, 1], 1e6);
-        let k = random.array([16, 40, 1, 1], 1e6);
-        let v = random.array([16, 40, 1, 1], 1.0);
-        let found = run(&[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, 1.0));
-        close("attention", &found, &naive::attention(&q, &k, &v, None, 1.0), 1e-6);
-        let even = run(&[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, 0.0));
-        close("attention", &even, &naive::attention(&q, &k, &v, None, 0.0), 1e-6);
-    }
+    everywhere(|| {
+        let mut random = Random(7);
+        for queries in [3, 70] {
+            let q = random.array([16, queries, 1, 1], 1e6);
+            let k = random.array([16, 140, 1, 1], 1e6);
+            let v = random.array([16, 140, 1, 1], 1.0);
+            for scale in [1.0, 0.0] {
+                let found = run(&[&q, &k, &v], |t| t[0].attention(t[1], t[2], None, 1, scale));
+                let expected = as_tokens(naive::attention(&q, &k, &v, None, scale as f64));
+                close("attention", &found, &expected, 1e-6);
+            }
+        }
+    });
 }

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ggml::{Backend, Builder, Dtype, Error};
+use ggml::{Backend, Builder, Dtype, Error, Picture};
 use naive::{Random, close, run_on};
 
 const SERVE: &str = "SCUMBLE_TEST_RPC_SERVE";
@@ -59,13 +59,16 @@ fn a_graph_runs_on_a_server() {
     let mut random = Random(1);
     let x = random.array([17, 15, 8, 2], 1.0);
     let kernel = random.array([3, 3, 8, 16], 0.3);
+    let vector = random.array([16, 1, 1, 1], 1.0);
     let results = [&far, &near].map(|backend| {
         let weight = naive::weight(backend, Dtype::F32, &kernel);
+        let vector = naive::weight(backend, Dtype::F32, &vector);
         run_on(backend, &[&x], |builder, t| {
-            let y = t[0].conv_2d(builder.weight(&weight), 1, 1).group_norm(4, 1e-5).silu();
-            let tokens = y.reshape([17 * 15, 16, 2, 1]).permute([1, 0, 2, 3]).contiguous().reshape([8, 2, 17 * 15, 2]);
-            let heads = tokens.permute([0, 2, 1, 3]);
-            heads.attention(heads, heads, None, 0.3).reshape([16, 17 * 15, 2, 1]).norm(1e-5)
+            let y =
+                Picture::new(t[0].conv_2d(builder.weight(&weight), 1, 1)).group_norm(&vector, &vector, 4, 1e-5, true);
+            let tokens = y.tokens();
+            let mixed = tokens.attention(tokens, tokens, None, 2, 0.3);
+            mixed.layer_norm(builder.weight(&vector), builder.weight(&vector), 1e-5)
         })
     });
     close("a block on the server", &results[0], &results[1], 1e-6);
@@ -76,10 +79,10 @@ fn a_graph_runs_on_a_server() {
     builder.output(builder.weight(&weight));
     assert!(matches!(builder.build(&near, usize::MAX), Err(Error::Backend(_))));
     let builder = Builder::new(&near).unwrap();
-    builder.output(builder.input(Dtype::F32, [4, 1, 1, 1]).0.silu());
+    builder.output(builder.input(Dtype::F32, [4, 1, 1, 1]).0.tanh());
     assert!(builder.build(&far, usize::MAX).is_err());
     let builder = Builder::new(&near).unwrap();
-    builder.output(builder.input(Dtype::F32, [4, 1, 1, 1]).0.silu());
+    builder.output(builder.input(Dtype::F32, [4, 1, 1, 1]).0.tanh());
     let mut graph = builder.build(&near, usize::MAX).unwrap();
     assert!(graph.compute(&far, &|| false).is_err());
 }

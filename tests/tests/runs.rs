@@ -101,7 +101,7 @@ fn cancelling_anywhere_is_told_apart_and_leaves_the_pipeline_usable() {
     let mut counting = all;
     pipeline.generate(&request(), &mut counting).unwrap();
     let questions = counting.asked.get();
-    assert!(questions > 500, "asked between nodes: {questions}");
+    assert!(questions > 10, "asked at each stage and step: {questions}");
     for eighth in 0..8 {
         let mut observer = StopsAfter::new(questions * eighth / 8);
         let error = pipeline.generate(&request(), &mut observer).expect_err("cancelled");

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
+use super::lanes::{Four, Lanes};
+
 /// An instruction set that the kernels have a variant for and that this processor has: there is no
 /// other way to come by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(pub(super) Kind);
+pub struct Isa(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+enum Kind {
     /// What the whole program is compiled for.
     Baseline,
     /// AVX2 with FMA and F16C: x86 since 2013.
@@ -64,6 +66,60 @@ impl Isa {
             Kind::Neon => 16,
         }
     }
+}
+
+/// Something that is computed with an instruction set's vectors, and tiles of `ROWS` rows of `VECTORS`
+/// vectors, which fill its registers.
+pub(super) trait Routine {
+    /// # Safety
+    /// The processor has the instruction set of `V`. Implementations are `#[inline(always)]`, so that
+    /// they are compiled for it.
+    unsafe fn run<V: Lanes, const ROWS: usize, const VECTORS: usize>(self);
+}
+
+impl Isa {
+    /// Runs the variant of `routine` for this instruction set.
+    pub(super) fn run(self, routine: impl Routine) {
+        // SAFETY: the processor has the instruction set, or there would be no `Isa`.
+        unsafe {
+            match self.0 {
+                Kind::Baseline => routine.run::<Four, 4, 2>(),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx2 => avx2(routine),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512 => avx512(routine),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Neon => neon(routine),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the instruction set; so for those below.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2(routine: impl Routine) {
+    // SAFETY: promised by the caller, here and below.
+    unsafe { routine.run::<std::arch::x86_64::__m256, 6, 2>() };
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn avx512(routine: impl Routine) {
+    // SAFETY: as above.
+    unsafe { routine.run::<std::arch::x86_64::__m512, 12, 2>() };
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon(routine: impl Routine) {
+    // SAFETY: as above.
+    unsafe { routine.run::<std::arch::aarch64::float32x4_t, 6, 4>() };
 }
 
 impl fmt::Display for Isa {

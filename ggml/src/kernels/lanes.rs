@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// A vector of [`Lanes::COUNT`] numbers.
+/// A vector of [`Lanes::COUNT`] numbers. Operations are number by number.
 ///
 /// # Safety
 /// Every function may be called only where the processor has the instruction set, and only inlined
@@ -21,53 +21,60 @@ pub(super) trait Lanes: Copy {
     /// Half floats that lie side by side, widened exactly.
     unsafe fn load_half(from: *const u16) -> Self;
     /// Writes the numbers side by side.
-    unsafe fn store(self, to: *mut f32);
-    /// The sum.
-    unsafe fn add(self, other: Self) -> Self;
-    /// `self * by + plus`; rounded once where the instruction set can.
-    unsafe fn mul_add(self, by: Self, plus: Self) -> Self;
+    unsafe fn store(v: Self, to: *mut f32);
+    /// `a + b`.
+    unsafe fn add(a: Self, b: Self) -> Self;
+    /// `a - b`.
+    unsafe fn sub(a: Self, b: Self) -> Self;
+    /// `a * b`.
+    unsafe fn mul(a: Self, b: Self) -> Self;
+    /// `a / b`.
+    unsafe fn div(a: Self, b: Self) -> Self;
+    /// The larger; `b` where `b` is no number.
+    unsafe fn max(a: Self, b: Self) -> Self;
+    /// `a * b + c`; rounded once where the instruction set can.
+    unsafe fn mul_add(a: Self, b: Self, c: Self) -> Self;
+    /// The number whose bits are those of `v`, moved up by the width of a mantissa: of a small whole
+    /// number below the point, 2 to its power.
+    unsafe fn raise(v: Self) -> Self;
 }
+
+/// Bits of a mantissa.
+const MANTISSA: i32 = 23;
 
 /// Four numbers in whatever the program is compiled for.
 #[derive(Clone, Copy)]
 pub(super) struct Four([f32; 4]);
 
-impl Lanes for Four {
-    const COUNT: usize = 4;
+/// An instruction set's vectors: each function's body, to be promised what [`Lanes`] asks for.
+macro_rules! lanes {
+    ($vector:ty, $count:literal, $($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)? { $body:expr })*) => {
+        impl Lanes for $vector {
+            const COUNT: usize = $count;
+            $(
+                #[inline(always)]
+                unsafe fn $name($($argument: $kind),*) $(-> $result)? {
+                    // SAFETY: promised by the caller.
+                    #[allow(unused_unsafe)]
+                    unsafe { $body }
+                }
+            )*
+        }
+    };
+}
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Self([value; 4])
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: promised by the caller.
-        Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
-    }
-
-    #[inline(always)]
-    unsafe fn load_half(from: *const u16) -> Self {
-        // SAFETY: promised by the caller.
-        let bits = unsafe { from.cast::<[u16; 4]>().read_unaligned() };
-        Self(bits.map(widened))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: promised by the caller.
-        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) };
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, by: Self, plus: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] * by.0[i] + plus.0[i]))
-    }
+lanes! { Four, 4,
+    splat(value: f32) -> Self { Self([value; 4]) }
+    load(from: *const f32) -> Self { Self(from.cast::<[f32; 4]>().read_unaligned()) }
+    load_half(from: *const u16) -> Self { Self(from.cast::<[u16; 4]>().read_unaligned().map(widened)) }
+    store(v: Self, to: *mut f32) { to.cast::<[f32; 4]>().write_unaligned(v.0) }
+    add(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] + b.0[i])) }
+    sub(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] - b.0[i])) }
+    mul(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] * b.0[i])) }
+    div(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] / b.0[i])) }
+    max(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| if a.0[i] > b.0[i] { a.0[i] } else { b.0[i] })) }
+    mul_add(a: Self, b: Self, c: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] * b.0[i] + c.0[i])) }
+    raise(v: Self) -> Self { Self(v.0.map(|x| f32::from_bits(x.to_bits() << MANTISSA))) }
 }
 
 /// The number that a half float's bits stand for (IEEE 754 binary16).
@@ -77,132 +84,55 @@ fn widened(bits: u16) -> f32 {
     let rest = u32::from(bits & 0x7fff) << 13;
     // The exponent's bias is 15 here and 127 there: multiplying by 2^112 moves it, for numbers too
     // small to be normal as well.
-    let scaled = f32::from_bits(rest) * f32::from_bits((112 + 127) << 23);
+    let scaled = f32::from_bits(rest) * f32::from_bits((112 + 127) << MANTISSA);
     let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(scaled.to_bits() | special | sign)
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Lanes for __m256 {
-    const COUNT: usize = 8;
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: promised by the caller, here and below.
-        unsafe { _mm256_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_half(from: *const u16) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(to, self) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, by: Self, plus: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(self, by, plus) }
-    }
+lanes! { __m256, 8,
+    splat(value: f32) -> Self { _mm256_set1_ps(value) }
+    load(from: *const f32) -> Self { _mm256_loadu_ps(from) }
+    load_half(from: *const u16) -> Self { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    store(v: Self, to: *mut f32) { _mm256_storeu_ps(to, v) }
+    add(a: Self, b: Self) -> Self { _mm256_add_ps(a, b) }
+    sub(a: Self, b: Self) -> Self { _mm256_sub_ps(a, b) }
+    mul(a: Self, b: Self) -> Self { _mm256_mul_ps(a, b) }
+    div(a: Self, b: Self) -> Self { _mm256_div_ps(a, b) }
+    max(a: Self, b: Self) -> Self { _mm256_max_ps(a, b) }
+    mul_add(a: Self, b: Self, c: Self) -> Self { _mm256_fmadd_ps(a, b, c) }
+    raise(v: Self) -> Self { _mm256_castsi256_ps(_mm256_slli_epi32::<MANTISSA>(_mm256_castps_si256(v))) }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Lanes for __m512 {
-    const COUNT: usize = 16;
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: promised by the caller, here and below.
-        unsafe { _mm512_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_half(from: *const u16) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(to, self) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, by: Self, plus: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(self, by, plus) }
-    }
+lanes! { __m512, 16,
+    splat(value: f32) -> Self { _mm512_set1_ps(value) }
+    load(from: *const f32) -> Self { _mm512_loadu_ps(from) }
+    load_half(from: *const u16) -> Self { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    store(v: Self, to: *mut f32) { _mm512_storeu_ps(to, v) }
+    add(a: Self, b: Self) -> Self { _mm512_add_ps(a, b) }
+    sub(a: Self, b: Self) -> Self { _mm512_sub_ps(a, b) }
+    mul(a: Self, b: Self) -> Self { _mm512_mul_ps(a, b) }
+    div(a: Self, b: Self) -> Self { _mm512_div_ps(a, b) }
+    max(a: Self, b: Self) -> Self { _mm512_max_ps(a, b) }
+    mul_add(a: Self, b: Self, c: Self) -> Self { _mm512_fmadd_ps(a, b, c) }
+    raise(v: Self) -> Self { _mm512_castsi512_ps(_mm512_slli_epi32::<{ MANTISSA as u32 }>(_mm512_castps_si512(v))) }
 }
 
 #[cfg(target_arch = "aarch64")]
-impl Lanes for float32x4_t {
-    const COUNT: usize = 4;
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: promised by the caller, here and below.
-        unsafe { vdupq_n_f32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: as above.
-        unsafe { vld1q_f32(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_half(from: *const u16) -> Self {
-        // SAFETY: as above. The intrinsic for halves is not in stable Rust.
-        unsafe { Self::load(from.cast::<[u16; 4]>().read_unaligned().map(widened).as_ptr()) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as above.
-        unsafe { vst1q_f32(to, self) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { vaddq_f32(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, by: Self, plus: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { vfmaq_f32(plus, self, by) }
-    }
+lanes! { float32x4_t, 4,
+    splat(value: f32) -> Self { vdupq_n_f32(value) }
+    load(from: *const f32) -> Self { vld1q_f32(from) }
+    // The intrinsic for halves is not in stable Rust.
+    load_half(from: *const u16) -> Self { vld1q_f32(from.cast::<[u16; 4]>().read_unaligned().map(widened).as_ptr()) }
+    store(v: Self, to: *mut f32) { vst1q_f32(to, v) }
+    add(a: Self, b: Self) -> Self { vaddq_f32(a, b) }
+    sub(a: Self, b: Self) -> Self { vsubq_f32(a, b) }
+    mul(a: Self, b: Self) -> Self { vmulq_f32(a, b) }
+    div(a: Self, b: Self) -> Self { vdivq_f32(a, b) }
+    max(a: Self, b: Self) -> Self { vmaxq_f32(a, b) }
+    mul_add(a: Self, b: Self, c: Self) -> Self { vfmaq_f32(c, a, b) }
+    raise(v: Self) -> Self { vreinterpretq_f32_u32(vshlq_n_u32::<MANTISSA>(vreinterpretq_u32_f32(v))) }
 }
 
 #[cfg(test)]

@@ -9,12 +9,20 @@
 //! summed in an order that does not depend on the part. So the bytes are the same however the work
 //! is divided among threads.
 
+mod activation;
+mod attention;
+mod functions;
 mod isa;
 mod lanes;
+mod norm;
 mod panels;
 mod product;
 
+pub use activation::Activation;
+pub(crate) use activation::{QUICK_GELU_SLOPE, activate, gate};
+pub(crate) use attention::{Attend, Head, block_length, blocks, pack};
 pub use isa::Isa;
+pub(crate) use norm::{Channels, affine, layer_norm, moments};
 pub use panels::Panels;
 pub(crate) use product::product_into;
 pub use product::{Part, Scratch, product};

@@ -12,8 +12,8 @@
 use std::ops::Range;
 
 use super::Panels;
-use super::isa::Kind;
-use super::lanes::{Four, Lanes};
+use super::isa::Routine;
+use super::lanes::Lanes;
 use super::panels::Data;
 use crate::{Error, Result};
 
@@ -42,6 +42,18 @@ pub struct Scratch {
     zeros: Vec<f32>,
     /// By tap, then by row of the part.
     sources: Vec<*const f32>,
+    /// Whatever else a kernel keeps.
+    numbers: Vec<f32>,
+}
+
+impl Scratch {
+    /// Room for `count` numbers, which are whatever was there before.
+    pub(crate) fn numbers(&mut self, count: usize) -> &mut [f32] {
+        if self.numbers.len() < count {
+            self.numbers.resize(count, 0.0);
+        }
+        &mut self.numbers[..count]
+    }
 }
 
 // SAFETY: the pointers are written anew by each call before it reads them.
@@ -99,60 +111,33 @@ pub(crate) unsafe fn product_into(
             scratch.sources.push(from.as_ptr());
         }
     }
-    let run: unsafe fn(&Panels, *mut f32, Part, &mut Scratch) = match panels.isa.0 {
-        Kind::Baseline => baseline,
-        #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 => avx2,
-        #[cfg(target_arch = "x86_64")]
-        Kind::Avx512 => avx512,
-        #[cfg(target_arch = "aarch64")]
-        Kind::Neon => neon,
-    };
-    // SAFETY: the processor has the instruction set, or there would be no `Isa`. Each source
-    // points at `inputs` numbers of `x` or of zeros, which are borrowed until the end; the part lies
-    // within the panels, and within `y` by the caller's promise.
-    unsafe { run(panels, y, part, scratch) };
+    // Each source points at `inputs` numbers of `x` or of zeros, which are borrowed until the end; the part
+    // lies within the panels, and within `y` by the caller's promise.
+    panels.isa.run(Blocks { panels, y, part, scratch });
     Ok(())
 }
 
-/// # Safety
-/// `scratch` is prepared for the part, which lies within `y` and the panels.
-unsafe fn baseline(panels: &Panels, y: *mut f32, part: Part, scratch: &mut Scratch) {
-    // SAFETY: promised by the caller.
-    unsafe { blocks::<Four, 4, 2>(panels, y, part, scratch) };
+/// Block after block of weights, past all rows of the part: the scratch is prepared for it, and it lies
+/// within `y` and the panels.
+struct Blocks<'a> {
+    panels: &'a Panels,
+    y: *mut f32,
+    part: Part,
+    scratch: &'a mut Scratch,
 }
 
-/// # Safety
-/// As for [`baseline`], and the processor has the instruction set.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2(panels: &Panels, y: *mut f32, part: Part, scratch: &mut Scratch) {
-    // SAFETY: promised by the caller.
-    unsafe { blocks::<std::arch::x86_64::__m256, 6, 2>(panels, y, part, scratch) };
-}
-
-/// # Safety
-/// As for [`avx2`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx2,fma,f16c")]
-unsafe fn avx512(panels: &Panels, y: *mut f32, part: Part, scratch: &mut Scratch) {
-    // SAFETY: promised by the caller.
-    unsafe { blocks::<std::arch::x86_64::__m512, 12, 2>(panels, y, part, scratch) };
-}
-
-/// # Safety
-/// As for [`avx2`].
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-unsafe fn neon(panels: &Panels, y: *mut f32, part: Part, scratch: &mut Scratch) {
-    // SAFETY: promised by the caller.
-    unsafe { blocks::<std::arch::aarch64::float32x4_t, 6, 4>(panels, y, part, scratch) };
+impl Routine for Blocks<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes, const ROWS: usize, const VECTORS: usize>(self) {
+        // SAFETY: promised by the caller, and by whoever made it.
+        unsafe { blocks::<V, ROWS, VECTORS>(self.panels, self.y, self.part, self.scratch) };
+    }
 }
 
 /// Block after block of weights, past all rows of the part.
 ///
 /// # Safety
-/// As for [`baseline`], and the processor has the instruction set of `V`.
+/// The processor has the instruction set of `V`, and [`Blocks`] holds.
 #[inline(always)]
 unsafe fn blocks<V: Lanes, const ROWS: usize, const VECTORS: usize>(
     panels: &Panels,
@@ -192,7 +177,7 @@ unsafe fn blocks<V: Lanes, const ROWS: usize, const VECTORS: usize>(
 /// # Safety
 /// Each `x` must be good for `length` numbers, `weights` for `length` times the panel's width.
 #[inline(always)]
-unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(
+pub(super) unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(
     x: [*const f32; ROWS],
     length: usize,
     weights: *const f32,
@@ -206,7 +191,7 @@ unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(
             for row in 0..ROWS {
                 let value = V::splat(*x[row].add(i));
                 for v in 0..VECTORS {
-                    sums[row][v] = w[v].mul_add(value, sums[row][v]);
+                    sums[row][v] = V::mul_add(w[v], value, sums[row][v]);
                 }
             }
         }
@@ -219,19 +204,19 @@ unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(
 /// # Safety
 /// The processor has the instruction set of `V`.
 #[inline(always)]
-unsafe fn accumulate<V: Lanes, const VECTORS: usize>(sums: &[V; VECTORS], y: &mut [f32]) {
+pub(super) unsafe fn accumulate<V: Lanes, const VECTORS: usize>(sums: &[V; VECTORS], y: &mut [f32]) {
     if y.len() == VECTORS * V::COUNT {
         for (v, sum) in sums.iter().enumerate() {
             let at = y[v * V::COUNT..].as_mut_ptr();
             // SAFETY: there are `COUNT` numbers from there on.
-            unsafe { V::load(at).add(*sum).store(at) };
+            unsafe { V::store(V::add(V::load(at), *sum), at) };
         }
         return;
     }
     let mut row = [0.0; WIDEST];
     for (v, sum) in sums.iter().enumerate() {
         // SAFETY: a panel is no wider than the widest.
-        unsafe { sum.store(row[v * V::COUNT..].as_mut_ptr()) };
+        unsafe { V::store(*sum, row[v * V::COUNT..].as_mut_ptr()) };
     }
     for (y, sum) in y.iter_mut().zip(row) {
         *y += sum;
@@ -251,7 +236,7 @@ unsafe fn widened<V: Lanes>(data: &Data, range: Range<usize>, block: &mut [f32])
             let halves = &data[range];
             for (from, to) in halves.chunks_exact(V::COUNT).zip(block.chunks_exact_mut(V::COUNT)) {
                 // SAFETY: both have as many elements as the vector.
-                unsafe { V::load_half(from.as_ptr()).store(to.as_mut_ptr()) };
+                unsafe { V::store(V::load_half(from.as_ptr()), to.as_mut_ptr()) };
             }
             block.as_ptr()
         }

@@ -9,7 +9,7 @@ const MAX_NEAREST: usize = 1 << 20;
 
 /// Whether ggml picks the same elements as PyTorch: both compute in single precision, one with the
 /// ratio `new / old`, the other with its inverse.
-fn picks_as_pytorch(old: usize, new: usize) -> bool {
+pub(crate) fn picks_as_pytorch(old: usize, new: usize) -> bool {
     let (larger, smaller) = (new as f32 / old as f32, old as f32 / new as f32);
     (0..new).all(|i| (i as f32 / larger) as usize == ((i as f32 * smaller) as usize).min(old - 1))
 }

@@ -4,6 +4,9 @@
 
 #![allow(dead_code)]
 
+use std::cell::Cell;
+
+use ggml::kernels::Isa;
 use ggml::{Backend, Builder, Dtype, Shape, Storage, Tensor, Weight};
 
 /// Numbers with a shape.
@@ -271,9 +274,38 @@ pub fn run_on(
     Array::new(shape, graph.read(output).unwrap())
 }
 
-/// As [`run_on`], on a CPU with one thread; `determinism.rs` shows that others give the same.
+thread_local! {
+    static KERNELS: Cell<Option<Isa>> = const { Cell::new(None) };
+}
+
+/// Checks something with ggml's own ops, and then with each variant of ours that this processor has.
+pub fn everywhere(mut check: impl FnMut()) {
+    for kernels in [None].into_iter().chain(Isa::available().into_iter().map(Some)) {
+        KERNELS.set(kernels);
+        check();
+    }
+}
+
+/// The CPU with `threads` threads, and with the kernels that are being checked.
+pub fn cpu(threads: usize) -> Backend {
+    Backend::cpu_with(threads, KERNELS.get()).unwrap()
+}
+
+/// As [`run_on`], on [`cpu`] with one thread; `determinism.rs` shows that others give the same.
 pub fn run(inputs: &[&Array], make: impl for<'g> Fn(&[Tensor<'g>]) -> Tensor<'g>) -> Array {
-    run_on(&Backend::cpu(1).unwrap(), inputs, |_, tensors| make(tensors))
+    run_on(&cpu(1), inputs, |_, tensors| make(tensors))
+}
+
+/// Heads inside of tokens: `[d, length, heads, n]` as `[heads · d, length, n]`.
+pub fn tokens(x: &Array) -> Array {
+    let [d, length, heads, batch] = x.shape;
+    Array::new([d * heads, length, batch, 1], permute(x, [0, 2, 1, 3]).data)
+}
+
+/// Times a weight and plus a bias along `dimension`.
+pub fn affine(x: &Array, weight: &Array, bias: &Array, dimension: usize) -> Array {
+    let at = |vector: &Array, i: [usize; 4]| vector.at([i[dimension], 0, 0, 0]);
+    Array::from_fn(x.shape, |i| x.at(i) * at(weight, i) + at(bias, i))
 }
 
 /// ‖found − expected‖ / ‖expected‖.
@@ -289,5 +321,6 @@ pub fn distance(found: &Array, expected: &Array) -> f64 {
 #[track_caller]
 pub fn close(what: &str, found: &Array, expected: &Array, bound: f64) {
     let distance = distance(found, expected);
-    assert!(distance <= bound, "{what} {:?}: off by {distance:.2e}, bound {bound:.0e}", expected.shape);
+    let kernels = KERNELS.get().map_or("stock".to_owned(), |isa| isa.to_string());
+    assert!(distance <= bound, "{what} {:?} ({kernels}): off by {distance:.2e}, bound {bound:.0e}", expected.shape);
 }

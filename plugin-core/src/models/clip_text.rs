@@ -1,6 +1,6 @@
 //! The text encoder of CLIP (Radford et al. 2021): a causal transformer over 77 tokens.
 
-use ggml::{Builder, Slot, Tensor};
+use ggml::{Activation, Builder, Slot, Tensor};
 
 use super::unet::dimensions;
 use crate::error::{Error, Result};
@@ -8,15 +8,6 @@ use crate::nn::{Attention, Embedding, LayerNorm, Linear, Params};
 use crate::weights::Weights;
 
 const EPSILON: f32 = 1e-5;
-
-/// The activation between the two maps of a block's feed-forward part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// x · sigmoid(1.702 x): OpenAI's encoders.
-    QuickGelu,
-    /// x · Φ(x): OpenCLIP's.
-    Gelu,
-}
 
 /// The sizes of a text encoder. Heads and activation can't be read off the shapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,12 +143,8 @@ pub fn causal_mask(length: usize) -> Vec<f32> {
 impl Block {
     fn forward<'g>(&self, x: Tensor<'g>, mask: Tensor<'g>, activation: Activation) -> Tensor<'g> {
         let h = self.norm1.forward(x);
-        let x = self.attention.forward(h, h, Some(mask)).add(x);
-        let h = self.fc1.forward(self.norm2.forward(x));
-        let h = match activation {
-            Activation::QuickGelu => h.quick_gelu(),
-            Activation::Gelu => h.gelu(),
-        };
-        self.fc2.forward(h).add(x)
+        let x = self.attention.forward(h, h, Some(mask), x);
+        let h = self.fc1.forward(self.norm2.forward(x)).activate(activation);
+        self.fc2.forward_onto(h, x)
     }
 }

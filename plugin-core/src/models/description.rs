@@ -3,9 +3,10 @@
 
 use std::fmt::Display;
 
+use ggml::Activation;
 use serde_json::{Value, json};
 
-use super::clip_text::{self, Activation};
+use super::clip_text;
 use super::unet::{self, Heads};
 use super::vae;
 use crate::error::{Error, Result};

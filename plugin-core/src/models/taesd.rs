@@ -1,6 +1,6 @@
 //! TAESD (Ollin Boer Bohan, 2023): a tiny autoencoder that stands in for the large one.
 
-use ggml::Tensor;
+use ggml::{Activation, Addend, Picture, Tensor};
 
 use super::unet::dimensions;
 use crate::error::{Error, Result};
@@ -74,6 +74,7 @@ impl Taesd {
     /// Encoder: pictures `[N, 3, H, W]` in −1…1 → scaled latents `[N, C, H/8, W/8]`.
     /// Decoder: scaled latents → pictures around −1…1.
     pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+        let x = Picture::new(x);
         let mut h = match self.half {
             // Inside, pictures are in 0…1, and latents are held within ±3.
             Half::Encoder => x.scale(0.5, 0.5),
@@ -83,8 +84,8 @@ impl Taesd {
             h = layer.forward(h);
         }
         match self.half {
-            Half::Encoder => h,
-            Half::Decoder => h.scale(2.0, -1.0),
+            Half::Encoder => h.planes(),
+            Half::Decoder => h.scale(2.0, -1.0).planes(),
         }
     }
 }
@@ -145,18 +146,17 @@ struct Block {
 }
 
 impl Loaded {
-    fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+    fn forward<'g>(&self, x: Picture<'g>) -> Picture<'g> {
         match self {
             Self::Conv(conv) => conv.forward(x),
-            Self::Relu => x.relu(),
-            Self::Upsample => {
-                let [width, height, ..] = x.shape();
-                x.nearest(2 * width, 2 * height)
-            }
+            Self::Relu => x.activate(Activation::Relu),
+            Self::Upsample => x.nearest(2 * x.width(), 2 * x.height()),
             Self::Block(block) => {
                 let Block { convs: [first, second, third], shortcut } = &**block;
-                let h = third.forward(second.forward(first.forward(x).relu()).relu());
-                h.add(shortcut.as_ref().map_or(x, |shortcut| shortcut.forward(x))).relu()
+                let relu = |x: Picture<'g>| x.activate(Activation::Relu);
+                let h = relu(second.forward(relu(first.forward(x))));
+                let shortcut = shortcut.as_ref().map_or(x, |shortcut| shortcut.forward(x));
+                relu(third.forward_onto(h, Addend::Picture(shortcut)))
             }
         }
     }

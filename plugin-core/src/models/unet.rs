@@ -1,7 +1,7 @@
 //! The denoiser of Stable Diffusion 1 and 2: a UNet with attention to the text
 //! (Rombach et al. 2022, after Ronneberger et al. 2015).
 
-use ggml::{Builder, Tensor};
+use ggml::{Activation, Builder, Picture, Tensor};
 
 use crate::error::{Error, Result};
 use crate::nn::{Conv2d, Downsample, GroupNorm, Linear, Params, Projection, ResBlock, SpatialTransformer, Upsample};
@@ -228,9 +228,10 @@ impl Unet {
     /// states `[N, M, context]` → the prediction `[N, out, H, W]`.
     pub fn forward<'g>(&self, latents: Tensor<'g>, time: Tensor<'g>, text: Tensor<'g>) -> Tensor<'g> {
         // Every residual block begins with the same activation of the time.
-        let time = self.time_out.forward(self.time_in.forward(time).silu()).silu();
+        let time =
+            self.time_out.forward(self.time_in.forward(time).activate(Activation::Silu)).activate(Activation::Silu);
 
-        let mut h = self.conv_in.forward(latents);
+        let mut h = self.conv_in.forward(Picture::new(latents));
         let mut skips = vec![h];
         for block in &self.down {
             for stage in &block.stages {
@@ -251,20 +252,19 @@ impl Unet {
             for stage in &block.stages {
                 // `load` counted as many skips as stages.
                 let Some(skip) = skips.pop() else { break };
-                h = stage.forward(h.concat(skip, 2), time, text);
+                h = stage.forward(h.concat(skip), time, text);
             }
             if let (Some(upsample), Some(skip)) = (&block.upsample, skips.last()) {
                 // The size of the next skip, for an odd size was rounded up on the way down.
-                let [width, height, ..] = skip.shape();
-                h = upsample.forward(h, width, height);
+                h = upsample.forward(h, skip.width(), skip.height());
             }
         }
-        self.conv_out.forward(self.norm_out.forward(h).silu())
+        self.conv_out.forward(self.norm_out.forward_silu(h)).planes()
     }
 }
 
 impl Stage {
-    fn forward<'g>(&self, x: Tensor<'g>, time: Tensor<'g>, text: Tensor<'g>) -> Tensor<'g> {
+    fn forward<'g>(&self, x: Picture<'g>, time: Tensor<'g>, text: Tensor<'g>) -> Picture<'g> {
         let h = self.resnet.forward(x, Some(time));
         match &self.transformer {
             Some(transformer) => transformer.forward(h, text),

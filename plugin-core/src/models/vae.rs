@@ -1,12 +1,10 @@
 //! The autoencoder between pictures and latents (Rombach et al. 2022; without its adversary).
 
-use ggml::Tensor;
+use ggml::{Picture, Tensor};
 
 use super::unet::dimensions;
 use crate::error::{Error, Result};
-use crate::nn::{
-    Attention, Conv2d, Downsample, GroupNorm, Params, ResBlock, Upsample, picture_from_tokens, tokens_from_picture,
-};
+use crate::nn::{Attention, Conv2d, Downsample, GroupNorm, Params, ResBlock, Upsample};
 use crate::weights::Weights;
 
 const EPSILON: f32 = 1e-6;
@@ -116,7 +114,7 @@ impl Encoder {
 
     /// Pictures `[N, 3, H, W]` in −1…1 → means and log-variances `[N, 2 C, H/8, W/8]`.
     pub fn forward<'g>(&self, picture: Tensor<'g>) -> Tensor<'g> {
-        let mut h = self.conv_in.forward(picture);
+        let mut h = self.conv_in.forward(Picture::new(picture));
         for (blocks, downsample) in &self.down {
             for block in blocks {
                 h = block.forward(h, None);
@@ -125,8 +123,8 @@ impl Encoder {
                 h = downsample.forward(h);
             }
         }
-        h = self.conv_out.forward(self.norm_out.forward(self.middle.forward(h)).silu());
-        self.quant.as_ref().map_or(h, |quant| quant.forward(h))
+        h = self.conv_out.forward(self.norm_out.forward_silu(self.middle.forward(h)));
+        self.quant.as_ref().map_or(h, |quant| quant.forward(h)).planes()
     }
 }
 
@@ -163,6 +161,7 @@ impl Decoder {
 
     /// Unscaled latents `[N, C, h, w]` → pictures `[N, 3, 8 h, 8 w]` around −1…1.
     pub fn forward<'g>(&self, latents: Tensor<'g>) -> Tensor<'g> {
+        let latents = Picture::new(latents);
         let h = self.post_quant.as_ref().map_or(latents, |conv| conv.forward(latents));
         let mut h = self.middle.forward(self.conv_in.forward(h));
         for (blocks, upsample) in &self.up {
@@ -170,11 +169,10 @@ impl Decoder {
                 h = block.forward(h, None);
             }
             if let Some(upsample) = upsample {
-                let [width, height, ..] = h.shape();
-                h = upsample.forward(h, 2 * width, 2 * height);
+                h = upsample.forward(h, 2 * h.width(), 2 * h.height());
             }
         }
-        self.conv_out.forward(self.norm_out.forward(h).silu())
+        self.conv_out.forward(self.norm_out.forward_silu(h)).planes()
     }
 }
 
@@ -192,7 +190,7 @@ impl Middle {
         Ok(Self { first: resnet("resnets.0")?, attention: attention.transpose()?, second: resnet("resnets.1")? })
     }
 
-    fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
+    fn forward<'g>(&self, x: Picture<'g>) -> Picture<'g> {
         let h = self.first.forward(x, None);
         let h = self.attention.as_ref().map_or(h, |attention| attention.forward(h));
         self.second.forward(h, None)
@@ -213,10 +211,9 @@ impl PixelAttention {
         })
     }
 
-    fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let [width, height, ..] = x.shape();
-        let h = tokens_from_picture(self.norm.forward(x));
-        picture_from_tokens(self.attention.forward(h, h, None), width, height).add(x)
+    fn forward<'g>(&self, x: Picture<'g>) -> Picture<'g> {
+        let h = self.norm.forward(x).tokens();
+        Picture::from_tokens(self.attention.forward(h, h, None, x.tokens()), x.width(), x.height())
     }
 }
 

@@ -43,21 +43,17 @@ impl Attention {
         })
     }
 
-    /// Queries `[N, L, width]` look at `context` `[N, M, context]`: `[N, L, width]`.
-    /// `mask` is `[L, M]`, added to the scores.
-    pub fn forward<'g>(&self, x: Tensor<'g>, context: Tensor<'g>, mask: Option<Tensor<'g>>) -> Tensor<'g> {
-        let [width, length, batch, _] = x.shape();
-        let scale = 1.0 / ((width / self.heads) as f32).sqrt();
-        let q = self.split(self.to_q.forward(x));
-        let k = self.split(self.to_k.forward(context));
-        let v = self.split(self.to_v.forward(context));
-        let mixed = q.attention(k, v, mask, scale).reshape([width, length, batch, 1]);
-        self.to_out.forward(mixed)
-    }
-
-    /// `[N, L, width]` → `[N, heads, L, width / heads]`.
-    fn split<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let [width, length, batch, _] = x.shape();
-        x.reshape([width / self.heads, self.heads, length, batch]).permute([0, 2, 1, 3])
+    /// Queries `[N, L, width]` look at `context` `[N, M, context]`, and the result is added to `shortcut`:
+    /// `[N, L, width]`. `mask` is `[L, M]`, added to the scores.
+    pub fn forward<'g>(
+        &self,
+        x: Tensor<'g>,
+        context: Tensor<'g>,
+        mask: Option<Tensor<'g>>,
+        shortcut: Tensor<'g>,
+    ) -> Tensor<'g> {
+        let scale = 1.0 / ((x.shape()[0] / self.heads) as f32).sqrt();
+        let [q, k, v] = [(&self.to_q, x), (&self.to_k, context), (&self.to_v, context)].map(|(map, x)| map.forward(x));
+        self.to_out.forward_onto(q.attention(k, v, mask, self.heads, scale), shortcut)
     }
 }

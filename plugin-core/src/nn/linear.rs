@@ -30,7 +30,12 @@ impl Linear {
 
     /// `[N, L, in]` → `[N, L, out]`.
     pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        x.linear(&self.weight, self.bias.as_ref())
+        x.linear(&self.weight, self.bias.as_ref(), None)
+    }
+
+    /// As [`Linear::forward`], added to `shortcut`, `[N, L, out]`.
+    pub fn forward_onto<'g>(&self, x: Tensor<'g>, shortcut: Tensor<'g>) -> Tensor<'g> {
+        x.linear(&self.weight, self.bias.as_ref(), Some(shortcut))
     }
 }
 

@@ -19,17 +19,3 @@ pub use norm::{GroupNorm, LayerNorm};
 pub use params::{LoadControl, Params, Plan};
 pub use resnet::ResBlock;
 pub use transformer::{FeedForward, Projection, SpatialTransformer, TransformerBlock};
-
-use ggml::Tensor;
-
-/// `[N, C, H, W]` → `[N, H·W, C]`.
-pub fn tokens_from_picture(x: Tensor<'_>) -> Tensor<'_> {
-    let [w, h, c, n] = x.shape();
-    x.reshape([w * h, c, n, 1]).permute([1, 0, 2, 3]).contiguous()
-}
-
-/// `[N, H·W, C]` → `[N, C, H, W]`.
-pub fn picture_from_tokens(x: Tensor<'_>, width: usize, height: usize) -> Tensor<'_> {
-    let [c, _, n, _] = x.shape();
-    x.permute([1, 0, 2, 3]).contiguous().reshape([width, height, c, n])
-}

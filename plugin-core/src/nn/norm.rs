@@ -1,6 +1,6 @@
 //! Normalisation.
 
-use ggml::{Tensor, Weight};
+use ggml::{Picture, Tensor, Weight};
 
 use super::Params;
 use crate::error::Result;
@@ -20,7 +20,7 @@ impl LayerNorm {
 
     /// `[N, L, width]` → the same shape.
     pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        x.norm(self.epsilon).mul(x.weight(&self.weight)).add(x.weight(&self.bias))
+        x.layer_norm(x.weight(&self.weight), x.weight(&self.bias), self.epsilon)
     }
 }
 
@@ -39,9 +39,12 @@ impl GroupNorm {
     }
 
     /// `[N, channels, H, W]` → the same shape.
-    pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let y = x.group_norm(self.groups, self.epsilon);
-        let per_channel = [1, 1, x.shape()[2], 1];
-        y.mul(x.weight(&self.weight).reshape(per_channel)).add(x.weight(&self.bias).reshape(per_channel))
+    pub fn forward<'g>(&self, x: Picture<'g>) -> Picture<'g> {
+        x.group_norm(&self.weight, &self.bias, self.groups, self.epsilon, false)
+    }
+
+    /// As [`GroupNorm::forward`], then SiLU.
+    pub fn forward_silu<'g>(&self, x: Picture<'g>) -> Picture<'g> {
+        x.group_norm(&self.weight, &self.bias, self.groups, self.epsilon, true)
     }
 }

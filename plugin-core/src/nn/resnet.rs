@@ -1,6 +1,6 @@
 //! The residual block of the UNet and of the autoencoder.
 
-use ggml::Tensor;
+use ggml::{Addend, Picture, Tensor};
 
 use super::{Conv2d, GroupNorm, Linear, Params};
 use crate::error::Result;
@@ -38,16 +38,13 @@ impl ResBlock {
     }
 
     /// `[N, inputs, H, W]` → `[N, outputs, H, W]`. `time` is the activated embedding, `[N, width]`.
-    pub fn forward<'g>(&self, x: Tensor<'g>, time: Option<Tensor<'g>>) -> Tensor<'g> {
-        let mut h = self.conv1.forward(self.norm1.forward(x).silu());
-        if let (Some(map), Some(time)) = (&self.time, time) {
-            let [_, _, channels, batch] = h.shape();
-            h = h.add(map.forward(time).reshape([1, 1, channels, batch]));
-        }
-        h = self.conv2.forward(self.norm2.forward(h).silu());
-        match &self.shortcut {
-            Some(shortcut) => shortcut.forward(x).add(h),
-            None => x.add(h),
-        }
+    pub fn forward<'g>(&self, x: Picture<'g>, time: Option<Tensor<'g>>) -> Picture<'g> {
+        let time = match (&self.time, time) {
+            (Some(map), Some(time)) => Addend::Channels(map.forward(time)),
+            _ => Addend::None,
+        };
+        let h = self.conv1.forward_onto(self.norm1.forward_silu(x), time);
+        let shortcut = self.shortcut.as_ref().map_or(x, |shortcut| shortcut.forward(x));
+        self.conv2.forward_onto(self.norm2.forward_silu(h), Addend::Picture(shortcut))
     }
 }

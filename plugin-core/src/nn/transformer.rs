@@ -1,8 +1,8 @@
 //! The transformer that the UNet runs over the pixels of a feature map.
 
-use ggml::Tensor;
+use ggml::{Picture, Tensor};
 
-use super::{Attention, GroupNorm, LayerNorm, Linear, Params, picture_from_tokens, tokens_from_picture};
+use super::{Attention, GroupNorm, LayerNorm, Linear, Params};
 use crate::error::Result;
 
 /// PyTorch's default for layer norms.
@@ -25,9 +25,9 @@ impl FeedForward {
         })
     }
 
-    /// `[N, L, width]` → the same shape.
-    pub fn forward<'g>(&self, x: Tensor<'g>) -> Tensor<'g> {
-        self.down.forward(self.up.forward(x).geglu())
+    /// `[N, L, width]` → the same shape, added to `shortcut`.
+    pub fn forward<'g>(&self, x: Tensor<'g>, shortcut: Tensor<'g>) -> Tensor<'g> {
+        self.down.forward_onto(self.up.forward(x).geglu(), shortcut)
     }
 }
 
@@ -58,9 +58,9 @@ impl TransformerBlock {
     /// `[N, L, width]` and the text's `[N, M, context]` → `[N, L, width]`.
     pub fn forward<'g>(&self, x: Tensor<'g>, context: Tensor<'g>) -> Tensor<'g> {
         let h = self.norm1.forward(x);
-        let x = self.to_self.forward(h, h, None).add(x);
-        let x = self.to_text.forward(self.norm2.forward(x), context, None).add(x);
-        self.feed_forward.forward(self.norm3.forward(x)).add(x)
+        let x = self.to_self.forward(h, h, None, x);
+        let x = self.to_text.forward(self.norm2.forward(x), context, None, x);
+        self.feed_forward.forward(self.norm3.forward(x), x)
     }
 }
 
@@ -110,12 +110,11 @@ impl SpatialTransformer {
     }
 
     /// `[N, C, H, W]` and the text's `[N, M, context]` → `[N, C, H, W]`.
-    pub fn forward<'g>(&self, x: Tensor<'g>, context: Tensor<'g>) -> Tensor<'g> {
-        let [width, height, ..] = x.shape();
-        let mut h = self.proj_in.forward(tokens_from_picture(self.norm.forward(x)));
+    pub fn forward<'g>(&self, x: Picture<'g>, context: Tensor<'g>) -> Picture<'g> {
+        let mut h = self.proj_in.forward(self.norm.forward(x).tokens());
         for block in &self.blocks {
             h = block.forward(h, context);
         }
-        picture_from_tokens(self.proj_out.forward(h), width, height).add(x)
+        Picture::from_tokens(self.proj_out.forward_onto(h, x.tokens()), x.width(), x.height())
     }
 }

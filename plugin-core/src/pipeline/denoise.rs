@@ -26,6 +26,11 @@ impl Denoiser {
     pub fn flops(&self) -> f64 {
         self.graph.flops()
     }
+
+    /// What the forward passes so far cost, by kind of op; empty where ggml computes them.
+    pub fn costs(&self) -> Vec<ggml::OpCost> {
+        self.graph.costs()
+    }
 }
 
 impl Pipeline {

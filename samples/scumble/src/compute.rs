@@ -22,35 +22,24 @@ pub(crate) struct Compute {
 impl Compute {
     /// Opens the device, or the CPU.
     pub(crate) fn backend(&self) -> Result<Backend> {
-        let kernels = kernels(&self.kernels)?;
         let (backend, field) = match &self.device {
             Some(name) => (Backend::open(name, self.threads), "device"),
-            None => (Backend::cpu(self.threads), "threads"),
+            None => (Backend::cpu_with(self.threads, kernels(&self.kernels)?), "threads"),
         };
-        let backend = backend.map_err(|error| match error {
+        backend.map_err(|error| match error {
             ggml::Error::Backend(reason) => Error::invalid(field, reason),
             error => error.into(),
-        })?;
-        Ok(match kernels {
-            Kernels::Auto => backend,
-            Kernels::Stock => backend.with_kernels(None),
-            Kernels::Of(isa) => backend.with_kernels(Some(isa)),
         })
     }
 }
 
-enum Kernels {
-    Auto,
-    Stock,
-    Of(Isa),
-}
-
-fn kernels(name: &str) -> Result<Kernels> {
+/// Those of an instruction set, or none but ggml's.
+fn kernels(name: &str) -> Result<Option<Isa>> {
     let spelled = |isa: &Isa| isa.to_string().to_ascii_lowercase().replace('-', "");
     match name {
-        "auto" => Ok(Kernels::Auto),
-        "stock" => Ok(Kernels::Stock),
-        _ => Isa::available().into_iter().find(|isa| spelled(isa) == name).map(Kernels::Of).ok_or_else(|| {
+        "auto" => Ok(Some(Isa::best())),
+        "stock" => Ok(None),
+        _ => Isa::available().into_iter().find(|isa| spelled(isa) == name).map(Some).ok_or_else(|| {
             let names: Vec<_> = Isa::available().iter().map(spelled).collect();
             Error::invalid("kernels", format!("{name:?} is not one of auto, stock, {}", names.join(", ")))
         }),
