@@ -9,11 +9,12 @@ import numpy as np
 from .textures import texture
 
 SOLID_SHARE = 0.18  # of the set, where not said otherwise
+MIXED = 8000  # pictures of everything; those after them show blocks overgrown, cracked, snowed in
 
 
 def is_solid(index, seed=1, share=SOLID_SHARE):
     """Whether picture `index` of a set is a solid, not a flat texture."""
-    return bool(np.random.default_rng((seed, index, 1)).random() < share)
+    return index < MIXED and bool(np.random.default_rng((seed, index, 1)).random() < share)
 
 
 def _make(job):
@@ -23,7 +24,7 @@ def _make(job):
 
         scene = solid((seed, index), size)
         return scene.picture, scene.captions
-    return texture((seed, index), size)
+    return texture((seed, index), size, weathered=index >= MIXED)
 
 
 def build(folder: Path, count, seed=1, size=256, workers=2, name="pictures", solids=SOLID_SHARE):

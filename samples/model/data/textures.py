@@ -1,9 +1,10 @@
 """A textured surface from a seed, with words that describe it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from . import masonry
 from .catalogue import COLOUR_NAMES, MATERIALS
 from .colours import shade_of, word_for
 from .conditions import CONDITIONS
@@ -13,6 +14,7 @@ CAPTIONS = 4  # ways to say the same, per picture
 SUFFIXES = ("", "", "", "", " texture", " texture", ", seamless texture", ", game texture", " material", " surface", ", top view", ", close up")
 _WEIGHTS = np.array([m.weight for m in MATERIALS])
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_BLOCKS = [m for m in MATERIALS if m.make.__module__ == masonry.__name__ and "mossy" in m.conditions]
 
 
 @dataclass
@@ -74,9 +76,17 @@ def caption(rng, look):
     return text
 
 
-def texture(seed, size=256):
-    """(picture [size, size, 3] uint8, captions): a flat texture seen from above."""
+def texture(seed, size=256, weathered=False):
+    """(picture [size, size, 3] uint8, captions): a flat texture seen from above.
+
+    `weathered` ones are bricks, planks and other blocks in some condition, most often mossy.
+    """
     rng = np.random.default_rng(seed)
-    look = choose_look(rng, MATERIALS[rng.choice(len(MATERIALS), p=_WEIGHTS)])
+    if weathered:
+        look = choose_look(rng, _BLOCKS[rng.choice(len(_BLOCKS))])
+        condition = "mossy" if rng.random() < 0.5 else str(rng.choice(look.material.conditions))
+        look = replace(look, conditions=(condition,))
+    else:
+        look = choose_look(rng, MATERIALS[rng.choice(len(MATERIALS), p=_WEIGHTS)])
     picture = lit(look.surface(rng, size))
     return (picture * 255 + 0.5).astype(np.uint8), [caption(rng, look) for _ in range(CAPTIONS)]
