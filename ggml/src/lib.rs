@@ -62,7 +62,7 @@ pub use executor::{Next, OpCost, SLICE};
 pub use graph::{Graph, Slot};
 pub use kernels::Activation;
 pub use picture::{Addend, Picture, Window};
-pub use roofline::peak_matmul_gflops;
+pub use roofline::{peak_matmul_gflops, peak_read_gigabytes};
 pub use storage::{MapKind, Storage, Weight};
 pub use tensor::Tensor;
 

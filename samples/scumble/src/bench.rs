@@ -9,6 +9,7 @@ use scumble_core::request::{MAX_IMAGES, MAX_SIDE_PX};
 use scumble_core::sampling::rng::{Rng, RngKind};
 use scumble_core::{Error, Result};
 
+use crate::bench_ops::{OpTable, Peaks};
 use crate::builtin;
 use crate::compute::Compute;
 use crate::interrupt::Interrupt;
@@ -16,7 +17,8 @@ use crate::output::print;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Time loading, text, one denoising step with guidance, and decoding: medians of several runs
+    /// Time loading, text, one denoising step with guidance, and decoding: medians of several runs; and what
+    /// each kind of op costs in the step
     Step(Arguments),
 }
 
@@ -87,7 +89,7 @@ pub(crate) fn step(arguments: Arguments) -> Result<()> {
 
     let mut random = Rng::new(RngKind::Philox, 0);
     let input = random.normal(unet.in_channels * width * height);
-    let (step_s, flops) = {
+    let (step_s, flops, costs) = {
         let mut denoiser = pipeline.denoiser(width, height, &[&text.negative, &text.positive])?;
         let step_s = median(runs, || {
             for _ in 0..arguments.batch {
@@ -95,15 +97,17 @@ pub(crate) fn step(arguments: Arguments) -> Result<()> {
             }
             Ok(())
         })?;
-        (step_s, denoiser.flops() * arguments.batch as f64)
+        (step_s, denoiser.flops() * arguments.batch as f64, denoiser.costs())
     };
     let latent = random.normal(unet.out_channels * width * height);
     let decode_s = median(runs, || pipeline.decode(&latent, width, height, observer).map(drop))?;
 
     let gflops = flops / step_s / 1e9;
     let threads = pipeline.backend().threads();
-    let peak_gflops = ggml::peak_matmul_gflops(threads);
+    // Before the yardsticks are measured, which take memory of their own.
     let peak_bytes = peak_bytes();
+    let peaks = Peaks::measure(threads);
+    let ops = OpTable { costs, steps: runs as f64, peaks };
     if arguments.json {
         let report = serde_json::json!({
             "model": arguments.model.to_string_lossy(), "width": arguments.width, "height": arguments.height,
@@ -111,16 +115,23 @@ pub(crate) fn step(arguments: Arguments) -> Result<()> {
             "load_s": load_s, "text_s": text_s, "step_s": step_s, "decode_s": decode_s,
             "peak_bytes": peak_bytes, "weight_bytes": pipeline.weight_bytes(),
             "step_flops": flops, "gflops": gflops,
-            "matmul_gflops": peak_gflops, "roofline_share": gflops / peak_gflops,
+            "matmul_gflops": peaks.gflops, "read_gigabytes_s": peaks.gigabytes, "roofline_share": gflops / peaks.gflops,
+            "ops": ops.json(),
         });
         return print(report);
     }
+    let Peaks { gflops: peak_gflops, .. } = peaks;
     let share = 100.0 * gflops / peak_gflops;
     print(format!("load   {load_s:9.3} s"))?;
     print(format!("text   {text_s:9.3} s"))?;
     print(format!("step   {step_s:9.3} s   {gflops:.1} GFLOP/s, {share:.0} % of a matmul's {peak_gflops:.1}"))?;
     print(format!("decode {decode_s:9.3} s"))?;
-    print(format!("peak   {:9.1} MB, weights {:.1} MB", peak_bytes as f64 / 1e6, pipeline.weight_bytes() as f64 / 1e6))
+    print(format!(
+        "peak   {:9.1} MB, weights {:.1} MB",
+        peak_bytes as f64 / 1e6,
+        pipeline.weight_bytes() as f64 / 1e6
+    ))?;
+    print(ops)
 }
 
 fn check(field: &'static str, value: usize, most: usize) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The command line of Scumble.
 
 mod bench;
+mod bench_ops;
 mod builtin;
 mod compute;
 mod devices;

@@ -127,6 +127,29 @@ fn a_benchmark_tells_what_stages_cost() {
     }
     assert_eq!((&json["threads"], &json["batch"]), (&json!(1), &json!(2)));
     assert!(json["peak_bytes"].as_u64() > json["weight_bytes"].as_u64());
+
+    // The step's time and arithmetic are those of its ops.
+    let sum = |key: &str| json["ops"].as_array().unwrap().iter().map(|op| op[key].as_f64().unwrap()).sum::<f64>();
+    let step_s = json["step_s"].as_f64().unwrap();
+    assert!((0.5 * step_s..=step_s).contains(&sum("seconds")), "{json}");
+    assert!((sum("flops") / json["step_flops"].as_f64().unwrap() - 1.0).abs() < 1e-6, "{json}");
+    for op in ["convolution", "linear", "attention", "group norm"] {
+        assert!(json["ops"].as_array().unwrap().iter().any(|row| row["op"] == op), "{op}: {json}");
+    }
+}
+
+#[test]
+fn a_benchmark_prints_a_table_of_ops() {
+    let place = Place::new();
+    let flags = ["bench", "step", "--width", "32", "--height", "32", "--runs", "1", "--model"];
+    let table = |kernels| {
+        let mut command = place.command(flags);
+        command.arg(fixture("sd1/f32")).args(["--kernels", kernels]);
+        succeed(command)
+    };
+    let ours = table("auto");
+    assert!(ours.lines().any(|line| line.starts_with("convolution ")) && ours.contains("roofline:"), "{ours}");
+    assert!(table("stock").contains("ggml computes all of the step"));
 }
 
 #[cfg(target_os = "linux")]
