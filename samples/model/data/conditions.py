@@ -32,7 +32,7 @@ def _coat(surface, colour, mask, thickness=0.0, gloss=0.05):
 
 def mossy(rng, surface):
     size = surface.height.shape[0]
-    mask = _patches(rng, surface, rng.uniform(0.32, 0.6))
+    mask = _patches(rng, surface, rng.uniform(0.2, 0.48))
     fuzz = spectral(rng, size, 0.3, 16)
     green = rgb(76, 116, 38) * rng.uniform(0.75, 1.15) * (1 + 0.22 * fuzz[..., None])
     surface = _coat(surface, green, mask * 0.95, 1.2, 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 from .textures import texture
 
 SOLID_SHARE = 0.18  # of the set, where not said otherwise
-MIXED = 8000  # pictures of everything; those after them show blocks overgrown, cracked, snowed in
+MIXED = 4000  # pictures of everything; those after them show blocks overgrown, cracked, snowed in
 
 
 def is_solid(index, seed=1, share=SOLID_SHARE):
