@@ -1,6 +1,8 @@
 //! What holds for any run: the same bytes again, cancelling, watching, refusing.
 
 use std::cell::Cell;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ggml::Backend;
 use scumble_core::Error;
@@ -97,24 +99,80 @@ impl Observer for StopsAfter {
 fn cancelling_anywhere_is_told_apart_and_leaves_the_pipeline_usable() {
     let mut pipeline = pipeline(1);
     let expected = bytes(&mut pipeline, &request());
-    let all = StopsAfter::new(usize::MAX);
-    let mut counting = all;
-    pipeline.generate(&request(), &mut counting).unwrap();
-    let questions = counting.asked.get();
-    assert!(questions > 10, "asked at each stage and step: {questions}");
-    for eighth in 0..8 {
-        let mut observer = StopsAfter::new(questions * eighth / 8);
+    // Asked at the start of the text, of each step and of decoding, and how often in between is a matter of time.
+    let certain = request().steps + 2;
+    let mut observer = StopsAfter::new(usize::MAX);
+    pipeline.generate(&request(), &mut observer).unwrap();
+    let asked = observer.asked.get();
+    assert!(asked >= certain, "asked {asked} times");
+    for question in 0..certain {
+        let mut observer = StopsAfter::new(question);
         let error = pipeline.generate(&request(), &mut observer).expect_err("cancelled");
         assert!(matches!(error, Error::Cancelled), "{error}");
+        assert_eq!(observer.asked.get(), question + 1, "nobody is asked again who said stop");
     }
     assert!(bytes(&mut pipeline, &request()) == expected);
 }
 
 #[test]
 fn loading_can_be_cancelled() {
+    for threads in [1, 3] {
+        for question in [0, 1, 5] {
+            let files = Files::open(&derived("sd1/f32")).unwrap();
+            let mut observer = StopsAfter::new(question);
+            let result = Pipeline::load(&files, Backend::cpu(threads).unwrap(), &mut observer);
+            assert!(matches!(result.err(), Some(Error::Cancelled)));
+            assert_eq!(observer.asked.get(), question + 1);
+        }
+    }
+}
+
+#[test]
+fn loading_on_several_threads_tells_of_every_byte_once() {
     let files = Files::open(&derived("sd1/f32")).unwrap();
-    let result = Pipeline::load(&files, Backend::cpu(1).unwrap(), &mut StopsAfter::new(5));
-    assert!(matches!(result.err(), Some(Error::Cancelled)));
+    let told = |threads| {
+        let mut log = Log::default();
+        Pipeline::load(&files, Backend::cpu(threads).unwrap(), &mut log).unwrap();
+        log.progress
+    };
+    let alone = told(1).pop().expect("the last");
+    assert_eq!(alone.done, alone.of);
+    let several = told(4);
+    assert!(several.is_sorted_by_key(|progress| progress.done));
+    assert_eq!(several.last(), Some(&alone));
+}
+
+#[test]
+fn a_file_that_ends_early_meanwhile_is_an_error_on_several_threads() {
+    let place = tempfile::tempdir().unwrap();
+    let model = place.path().join("model.safetensors");
+    fs::copy(derived("sd1/original-f32.safetensors"), &model).unwrap();
+    let files = Files::open(&model).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&model).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    let result = Pipeline::load(&files, Backend::cpu(4).unwrap(), &mut Quiet);
+    let error = result.err().expect("half of the file is gone");
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+}
+
+/// Panics when it is told of progress.
+struct Panics;
+
+impl Observer for Panics {
+    fn progress(&mut self, _: Progress) {
+        panic!("the observer's own");
+    }
+}
+
+#[test]
+fn an_observer_that_panics_leaves_no_reader_behind() {
+    let files = Files::open(&derived("sd1/f32")).unwrap();
+    let backend = || Backend::cpu(3).unwrap();
+    let load = AssertUnwindSafe(|| Pipeline::load(&files, backend(), &mut Panics));
+    let panic = catch_unwind(load).err().expect("goes through to the caller");
+    assert_eq!(panic.downcast_ref(), Some(&"the observer's own"));
+    let mut pipeline = Pipeline::load(&files, backend(), &mut Quiet).unwrap();
+    pipeline.generate(&request(), &mut Quiet).unwrap();
 }
 
 /// Keeps the order of what it is told.

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
+use bytemuck::allocation::try_zeroed_vec;
+
 use super::Isa;
 use crate::{Dtype, Error, Result};
 
@@ -109,12 +112,10 @@ impl Panels {
     }
 }
 
-fn zeros<T: Copy + Default>(length: usize) -> Result<Vec<T>> {
-    let mut data = Vec::new();
+/// Pages are had when they are first written, by those that pack.
+fn zeros<T: Zeroable>(length: usize) -> Result<Vec<T>> {
     let bytes = length.saturating_mul(size_of::<T>());
-    data.try_reserve_exact(length).map_err(|_| Error::Alloc { what: "weights", bytes })?;
-    data.resize(length, T::default());
-    Ok(data)
+    try_zeroed_vec(length).map_err(|()| Error::Alloc { what: "weights", bytes })
 }
 
 /// Where a weight lies in the panels.
@@ -127,17 +128,31 @@ struct Places {
 impl Places {
     /// Writes weights from the `first`-th of `[outputs, inputs, taps]` on.
     fn scatter<T, const BYTES: usize>(&self, data: &mut [T], first: usize, bytes: &[u8], read: fn([u8; BYTES]) -> T) {
-        let row = self.inputs * self.taps;
-        let (mut output, mut input, mut tap) = (first / row, first % row / self.taps, first % self.taps);
-        for value in bytes.as_chunks::<BYTES>().0 {
-            let panel = output / self.width * row * self.width;
-            data[panel + (tap * self.inputs + input) * self.width + output % self.width] = read(*value);
+        let (row, mut first, mut values) = (self.inputs * self.taps, first, bytes.as_chunks::<BYTES>().0);
+        while !values.is_empty() {
+            let (output, start) = (first / row, first % row);
+            let (now, later) = values.split_at(values.len().min(row - start));
+            let panel = &mut data[output / self.width * row * self.width..][..row * self.width];
+            self.scatter_row(&mut panel[output % self.width..], start, now, read);
+            (first, values) = (first + now.len(), later);
+        }
+    }
+
+    /// Writes weights of one output from its `start`-th on. `lane` begins at its first in the panel.
+    fn scatter_row<T, V: Copy>(&self, lane: &mut [T], start: usize, values: &[V], read: fn(V) -> T) {
+        if self.taps == 1 {
+            for (place, &value) in lane.iter_mut().step_by(self.width).skip(start).zip(values) {
+                *place = read(value);
+            }
+            return;
+        }
+        let tap_length = self.inputs * self.width;
+        let (mut tap, mut place) = (start % self.taps, start / self.taps * self.width);
+        for &value in values {
+            lane[tap * tap_length + place] = read(value);
             tap += 1;
             if tap == self.taps {
-                (tap, input) = (0, input + 1);
-                if input == self.inputs {
-                    (input, output) = (0, output + 1);
-                }
+                (tap, place) = (0, place + self.width);
             }
         }
     }

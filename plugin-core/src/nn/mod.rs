@@ -9,6 +9,7 @@ mod conv;
 mod linear;
 mod norm;
 mod params;
+mod reading;
 mod resnet;
 mod transformer;
 

@@ -6,15 +6,16 @@ use std::fmt::Display;
 
 use ggml::{Backend, Dtype, MapKind, Storage, Weight};
 
-use crate::error::{Error, Result};
+use super::reading::{Read, read_all};
+use crate::error::Result;
 use crate::memory::Budget;
-use crate::weights::{Entry, ReadControl, Target, Weights};
+use crate::weights::{Entry, Target, Weights};
 
 /// The weights that layers asked for, and where they come from.
 #[derive(Default)]
 pub struct Plan {
     storage: Storage,
-    reads: RefCell<Vec<(Entry, Target, Weight)>>,
+    reads: RefCell<Vec<Read>>,
 }
 
 /// Watches over a load.
@@ -44,23 +45,15 @@ impl Plan {
     /// Allocates every weight on `backend` and reads it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] before anything is allocated when the weights don't fit, [`Error::Cancelled`],
-    /// and what reading a file can give.
+    /// [`Error::OutOfMemory`] before anything is allocated when the weights don't fit, [`Error::Cancelled`], and
+    /// what reading a file can give.
+    ///
+    /// [`Error::OutOfMemory`]: crate::Error::OutOfMemory
+    /// [`Error::Cancelled`]: crate::Error::Cancelled
     pub fn load(self, backend: &Backend, control: &mut LoadControl<'_>) -> Result<Storage> {
         Budget::now(backend).check("the model", self.storage.bytes_needed(backend) as u64)?;
         self.storage.allocate(backend)?;
-        let total = self.file_bytes();
-        let mut done = 0;
-        for (entry, target, weight) in self.reads.into_inner() {
-            let mut report = |bytes: u64| {
-                done += bytes;
-                (control.progress)(done, total);
-            };
-            let mut read = ReadControl { cancel: control.stop, progress: &mut report };
-            entry.read(target, &mut read, &mut |offset, data| {
-                weight.write(offset as usize, data).map_err(Error::from)
-            })?;
-        }
+        read_all(&self.reads.into_inner(), backend.threads(), control)?;
         Ok(self.storage)
     }
 }
