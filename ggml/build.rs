@@ -84,10 +84,18 @@ fn build(source: &Path) {
         let shim = Path::new(&env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("vulkan-shim");
         config.cxxflag(format!("-I{}", shim.display()));
     }
+    if env::var_os("CMAKE_GENERATOR").is_none() && Command::new("ninja").arg("--version").output().is_ok() {
+        // cmake's own choice may want what is not there: `make`, as a rule. A folder belongs to one generator.
+        let folder = Path::new(&env::var_os("OUT_DIR").unwrap()).join("ninja");
+        std::fs::create_dir_all(&folder).expect("OUT_DIR is writable");
+        config.generator("Ninja").out_dir(folder);
+    }
     let out = config.build_target("all").build().join("build");
 
     for dir in ["ggml/src", "ggml/src/ggml-vulkan", "ggml/src/ggml-cuda", "ggml/src/ggml-metal", "ggml/src/ggml-rpc"] {
         println!("cargo:rustc-link-search=native={}", out.join(dir).display());
+        // Visual Studio's projects have a folder for each configuration.
+        println!("cargo:rustc-link-search=native={}", out.join(dir).join("Release").display());
     }
     // Users before what they use, for linkers that read each library once.
     println!("cargo:rustc-link-lib=static=ggml");

@@ -1,6 +1,6 @@
 //! Pictures of a graph, in whichever order the back end computes them best.
 
-use crate::custom::{Concat, Geometry, GroupMoments, GroupNorm, GroupSizes};
+use crate::custom::{Concat, Geometry, GroupMoments, GroupNorm, GroupScales, GroupSizes};
 use crate::kernels::Activation;
 use crate::ops::{check, misfit, picks_as_pytorch};
 use crate::{Error, Result, Shape, Tensor, Weight};
@@ -220,9 +220,10 @@ impl<'g> Picture<'g> {
             Ok(GroupSizes { isa, channels, pixels: x.width() * x.height(), pictures: x.batch(), groups })
         };
         let moments = Tensor::computed(OP, &[x.values], |isa| Ok(GroupMoments(sizes(isa)?)));
+        let scales = Tensor::computed(OP, &[moments], |isa| Ok(GroupScales { sizes: sizes(isa)?, epsilon }));
         let shape = x.values.shape();
-        x.with(Tensor::computed(OP, &[x.values, moments, weight, bias], |isa| {
-            Ok(GroupNorm { sizes: sizes(isa)?, shape, epsilon, silu })
+        x.with(Tensor::computed(OP, &[x.values, scales, weight, bias], |isa| {
+            Ok(GroupNorm { sizes: sizes(isa)?, shape, silu })
         }))
     }
 

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 
 pub(crate) use attention::{Attention, Pack, Sizes as AttentionSizes};
 pub(crate) use map::{Geometry, Map};
-pub(crate) use norm::{GroupMoments, GroupNorm, LayerNorm, Sizes as GroupSizes};
+pub(crate) use norm::{GroupMoments, GroupNorm, GroupScales, LayerNorm, Sizes as GroupSizes};
 pub(crate) use simple::{Activate, Concat, Gate};
 
 use crate::kernels::Scratch;

@@ -107,32 +107,54 @@ impl Kernel for GroupMoments {
     }
 }
 
-/// Group norm, and SiLU after it if `silu`. Operands: pictures, what [`GroupMoments`] gave, weight, bias.
-pub(crate) struct GroupNorm {
+/// For each group of each picture: the mean, and what to divide the distance from it by to have a variance
+/// of one, inverted. Operand: what [`GroupMoments`] gave.
+pub(crate) struct GroupScales {
     pub(crate) sizes: Sizes,
-    pub(crate) shape: Shape,
     pub(crate) epsilon: f32,
-    pub(crate) silu: bool,
 }
 
-impl GroupNorm {
-    /// Mean and variance of one group of one picture, from those of its blocks (Chan et al., "Updating
-    /// formulae and a pairwise algorithm for computing sample variances", 1979).
-    fn whole(&self, moments: &[f32], group: usize) -> [f64; 2] {
+impl Kernel for GroupScales {
+    fn name(&self) -> &'static str {
+        "group norm"
+    }
+
+    fn shape(&self) -> Shape {
+        [2, self.sizes.groups, self.sizes.pictures, 1]
+    }
+
+    fn bands(&self) -> usize {
+        self.sizes.groups * self.sizes.pictures
+    }
+
+    /// Puts the moments of the blocks together (Chan et al., "Updating formulae and a pairwise algorithm for
+    /// computing sample variances", 1979).
+    fn compute(&self, band: usize, tensors: &Tensors<'_>, _: &mut Scratch) {
         let sizes = &self.sizes;
+        let (picture, group) = (band / sizes.groups, band % sizes.groups);
         let size = sizes.channels / sizes.groups;
         let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
         for block in 0..sizes.blocks() {
-            let at = 2 * (block * sizes.groups + group);
-            let [m, s] = [moments[at], moments[at + 1]].map(f64::from);
+            let at = 2 * ((picture * sizes.blocks() + block) * sizes.groups + group);
+            let [m, s] = [0, 1].map(|i| f64::from(tensors.operand(0)[at + i]));
             let n = (band_of(block, sizes.pixels, sizes.block_pixels()).len() * size) as f64;
             let (all, beside) = (count + n, m - mean);
             mean += beside * n / all;
             squares += s + beside * beside * count * n / all;
             count = all;
         }
-        [mean, squares / count]
+        let scale = 1.0 / (squares / count + f64::from(self.epsilon)).sqrt();
+        // SAFETY: a band is a group's numbers.
+        let found = unsafe { tensors.output(2 * band..2 * band + 2) };
+        found.copy_from_slice(&[mean as f32, scale as f32]);
     }
+}
+
+/// Group norm, and SiLU after it if `silu`. Operands: pictures, what [`GroupScales`] gave, weight, bias.
+pub(crate) struct GroupNorm {
+    pub(crate) sizes: Sizes,
+    pub(crate) shape: Shape,
+    pub(crate) silu: bool,
 }
 
 impl Kernel for GroupNorm {
@@ -151,19 +173,15 @@ impl Kernel for GroupNorm {
     fn compute(&self, band: usize, tensors: &Tensors<'_>, scratch: &mut Scratch) {
         let sizes = &self.sizes;
         let (picture, part) = (band / sizes.bands_of_picture(), band % sizes.bands_of_picture());
-        let moments = sizes.groups * 2 * sizes.blocks();
-        let moments = &tensors.operand(1)[picture * moments..][..moments];
+        let scales = &tensors.operand(1)[2 * picture * sizes.groups..][..2 * sizes.groups];
         let (weight, bias) = (tensors.operand(2), tensors.operand(3));
         let (mean, scale) = scratch.numbers(2 * sizes.channels).split_at_mut(sizes.channels);
         let size = sizes.channels / sizes.groups;
-        for group in 0..sizes.groups {
-            let [middle, variance] = self.whole(moments, group);
-            let factor = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
+        for (group, found) in scales.as_chunks().0.iter().enumerate() {
+            let [middle, factor]: [f32; 2] = *found;
             let channels = group * size..(group + 1) * size;
-            mean[channels.clone()].fill(middle as f32);
-            scale[channels.clone()].iter_mut().zip(&weight[channels]).for_each(|(scale, weight)| {
-                *scale = (factor * f64::from(*weight)) as f32;
-            });
+            mean[channels.clone()].fill(middle);
+            scale[channels.clone()].iter_mut().zip(&weight[channels]).for_each(|(scale, w)| *scale = factor * w);
         }
         let range = sizes.range(picture, band_of(part, sizes.pixels, sizes.band_pixels()));
         // SAFETY: a band is some pixels.

@@ -184,8 +184,10 @@ unsafe fn products<V: Lanes, const ROWS: usize, const VECTORS: usize>(
 unsafe fn soften<V: Lanes>(scores: &mut [f32], highest: &mut f32, total: &mut f32) -> f32 {
     // SAFETY: promised by the caller, here and below.
     unsafe {
-        let top =
-            scores.chunks_exact(V::COUNT).fold(V::splat(*highest), |top, scores| V::max(top, V::load(scores.as_ptr())));
+        let mut top = V::splat(*highest);
+        for scores in scores.chunks_exact(V::COUNT) {
+            top = V::max(top, V::load(scores.as_ptr()));
+        }
         let top = largest(top);
         if top == f32::NEG_INFINITY {
             scores.fill(0.0);

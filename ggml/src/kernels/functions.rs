@@ -21,10 +21,29 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
         let x = V::sub(V::splat(0.0), V::max(V::splat(-88.0), V::sub(V::splat(0.0), V::max(V::splat(-87.0), x))));
         let shifted = V::mul_add(x, V::splat(std::f32::consts::LOG2_E), V::splat(ROUND + BIAS));
         let whole = V::sub(shifted, V::splat(ROUND + BIAS));
-        let rest = LN_2.iter().fold(x, |rest, &part| V::mul_add(whole, V::splat(-part), rest));
-        let sum = TERMS[1..].iter().fold(V::splat(TERMS[0]), |sum, &term| V::mul_add(sum, rest, V::splat(term)));
+        let mut rest = x;
+        for part in LN_2 {
+            rest = V::mul_add(whole, V::splat(-part), rest);
+        }
+        let sum = polynomial(TERMS, rest);
         let sum = V::mul_add(sum, V::mul(rest, rest), V::add(rest, V::splat(1.0)));
         V::mul(sum, V::raise(shifted))
+    }
+}
+
+/// `terms[0]` · xⁿ + … + `terms[n]`.
+///
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn polynomial<V: Lanes, const N: usize>(terms: [f32; N], x: V) -> V {
+    // SAFETY: as above.
+    unsafe {
+        let mut sum = V::splat(terms[0]);
+        for term in &terms[1..] {
+            sum = V::mul_add(sum, x, V::splat(*term));
+        }
+        sum
     }
 }
 
@@ -64,7 +83,7 @@ pub(super) unsafe fn gelu<V: Lanes>(x: V) -> V {
         let size = V::sub(V::splat(0.0), negative);
         let z = V::mul(size, V::splat(std::f32::consts::FRAC_1_SQRT_2));
         let t = V::div(V::splat(1.0), V::mul_add(z, V::splat(0.5), V::splat(1.0)));
-        let sum = TERMS[1..].iter().fold(V::splat(TERMS[0]), |sum, &term| V::mul_add(sum, t, V::splat(term)));
+        let sum = polynomial(TERMS, t);
         let power = V::sub(sum, V::mul(z, z));
         let tail = V::mul(V::mul(t, V::splat(0.5)), exp(power));
         V::sub(V::max(V::splat(0.0), x), V::mul(size, tail))

@@ -11,6 +11,7 @@
 
 mod activation;
 mod attention;
+mod each;
 mod functions;
 mod isa;
 mod lanes;

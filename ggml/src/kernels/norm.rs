@@ -1,7 +1,8 @@
 //! Normalisation.
 
 use super::Isa;
-use super::functions::{gated_by_sigmoid, sum};
+use super::each::{Function, add_each, each, total};
+use super::functions::gated_by_sigmoid;
 use super::isa::Routine;
 use super::lanes::Lanes;
 use super::product::Scratch;
@@ -27,61 +28,67 @@ impl Routine for LayerNorm<'_> {
         for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
             // SAFETY: the caller has the instruction set.
             unsafe {
-                let mean = total::<V>(x, |x| x, |x| x) / width as f32;
-                let middle = V::splat(mean);
-                let square = |x: V| {
-                    let x = V::sub(x, middle);
-                    V::mul(x, x)
-                };
-                let variance = total::<V>(x, square, |x| (x - mean) * (x - mean)) / width as f32;
-                let factor = 1.0 / (variance + self.epsilon).sqrt();
-                let scale = V::splat(factor);
-                each::<V, 3>([x, self.weight, self.bias], y, |[x, weight, bias]| {
-                    V::mul_add(V::mul(V::sub(x, middle), scale), weight, bias)
-                });
+                let mean = total::<V>(x, 0.0, Same) / width as f32;
+                let variance = total::<V>(x, mean, SquareBeside { mean }) / width as f32;
+                let scale = 1.0 / (variance + self.epsilon).sqrt();
+                each::<V, 3>([x, self.weight, self.bias], y, Normalised { mean, scale });
             }
         }
     }
 }
 
-/// The sum of `f` of all numbers; `one` is the same for a single one.
-///
-/// # Safety
-/// As for [`Lanes`].
-#[inline(always)]
-unsafe fn total<V: Lanes>(x: &[f32], f: impl Fn(V) -> V, one: impl Fn(f32) -> f32) -> f32 {
-    // SAFETY: promised by the caller.
-    unsafe {
-        let whole = x.chunks_exact(V::COUNT);
-        let rest: f32 = whole.remainder().iter().map(|&x| one(x)).sum();
-        sum(whole.fold(V::splat(0.0), |total, x| V::add(total, f(V::load(x.as_ptr()))))) + rest
+/// x.
+#[derive(Clone, Copy)]
+struct Same;
+
+impl Function<1> for Same {
+    #[inline(always)]
+    unsafe fn of<V: Lanes>(self, [x]: [V; 1]) -> V {
+        x
     }
 }
 
-/// `y[i] = f(x[0][i], x[1][i], …)`. The last few, fewer than a vector, are computed as part of one.
-///
-/// # Safety
-/// As for [`Lanes`]; each of `x` has as many numbers as `y`.
-#[inline(always)]
-pub(super) unsafe fn each<V: Lanes, const N: usize>(x: [&[f32]; N], y: &mut [f32], f: impl Fn([V; N]) -> V) {
-    let whole = y.len() / V::COUNT * V::COUNT;
-    // SAFETY: promised by the caller.
-    unsafe {
-        for at in (0..whole).step_by(V::COUNT) {
-            let result = f(std::array::from_fn(|i| V::load(x[i][at..].as_ptr())));
-            V::store(result, y[at..].as_mut_ptr());
+/// (x − mean)².
+#[derive(Clone, Copy)]
+struct SquareBeside {
+    mean: f32,
+}
+
+impl Function<1> for SquareBeside {
+    #[inline(always)]
+    unsafe fn of<V: Lanes>(self, [x]: [V; 1]) -> V {
+        // SAFETY: promised by the caller; so for those below.
+        unsafe { SquareDifference.of([x, V::splat(self.mean)]) }
+    }
+}
+
+/// (x − y)².
+#[derive(Clone, Copy)]
+struct SquareDifference;
+
+impl Function<2> for SquareDifference {
+    #[inline(always)]
+    unsafe fn of<V: Lanes>(self, [x, y]: [V; 2]) -> V {
+        // SAFETY: as above.
+        unsafe {
+            let difference = V::sub(x, y);
+            V::mul(difference, difference)
         }
-        let rest = &mut y[whole..];
-        if !rest.is_empty() {
-            let filled: [[f32; 16]; N] = std::array::from_fn(|i| {
-                let mut filled = [0.0; 16];
-                filled[..rest.len()].copy_from_slice(&x[i][whole..][..rest.len()]);
-                filled
-            });
-            let mut results = [0.0; 16];
-            V::store(f(std::array::from_fn(|i| V::load(filled[i].as_ptr()))), results.as_mut_ptr());
-            rest.copy_from_slice(&results[..rest.len()]);
-        }
+    }
+}
+
+/// (x − mean) · scale · weight + bias.
+#[derive(Clone, Copy)]
+struct Normalised {
+    mean: f32,
+    scale: f32,
+}
+
+impl Function<3> for Normalised {
+    #[inline(always)]
+    unsafe fn of<V: Lanes>(self, [x, weight, bias]: [V; 3]) -> V {
+        // SAFETY: as above.
+        unsafe { V::mul_add(V::mul(V::sub(x, V::splat(self.mean)), V::splat(self.scale)), weight, bias) }
     }
 }
 
@@ -111,7 +118,7 @@ impl Routine for Moments<'_> {
         unsafe {
             sums.fill(0.0);
             for x in x.chunks_exact(channels) {
-                add_each::<V>([x, x], sums, |[x, _]| x);
+                add_each::<V, 1>([x], sums, Same);
             }
             for (g, moments) in moments.chunks_exact_mut(2).enumerate() {
                 let mean = (group(&sums[g * size..][..size]) / count) as f32;
@@ -120,35 +127,11 @@ impl Routine for Moments<'_> {
             }
             sums.fill(0.0);
             for x in x.chunks_exact(channels) {
-                add_each::<V>([x, means], sums, |[x, mean]| {
-                    let x = V::sub(x, mean);
-                    V::mul(x, x)
-                });
+                add_each::<V, 2>([x, means], sums, SquareDifference);
             }
         }
         for (g, moments) in moments.chunks_exact_mut(2).enumerate() {
             moments[1] = group(&sums[g * size..][..size]) as f32;
-        }
-    }
-}
-
-/// `sums[i] += f(x[0][i], …)`.
-///
-/// # Safety
-/// As for [`each`].
-#[inline(always)]
-unsafe fn add_each<V: Lanes>(x: [&[f32]; 2], sums: &mut [f32], f: impl Fn([V; 2]) -> V) {
-    let whole = sums.len() / V::COUNT * V::COUNT;
-    // SAFETY: promised by the caller.
-    unsafe {
-        for at in (0..whole).step_by(V::COUNT) {
-            let to = sums[at..].as_mut_ptr();
-            V::store(V::add(V::load(to), f(x.map(|x| V::load(x[at..].as_ptr())))), to);
-        }
-        for at in whole..sums.len() {
-            let mut result = [0.0; 16];
-            V::store(f(x.map(|x| V::splat(x[at]))), result.as_mut_ptr());
-            sums[at] += result[0];
         }
     }
 }
@@ -181,14 +164,25 @@ impl Routine for Affine<'_> {
             // SAFETY: the caller has the instruction set.
             unsafe {
                 match self.silu {
-                    true => each::<V, 4>(operands, y, |[x, mean, scale, shift]| {
-                        gated_by_sigmoid(V::mul_add(V::sub(x, mean), scale, shift), 1.0)
-                    }),
-                    false => {
-                        each::<V, 4>(operands, y, |[x, mean, scale, shift]| V::mul_add(V::sub(x, mean), scale, shift))
-                    }
+                    true => each::<V, 4>(operands, y, Scaled::<true>),
+                    false => each::<V, 4>(operands, y, Scaled::<false>),
                 }
             }
+        }
+    }
+}
+
+/// (x − mean) · scale + shift, and then SiLU if it is wanted.
+#[derive(Clone, Copy)]
+struct Scaled<const SILU: bool>;
+
+impl<const SILU: bool> Function<4> for Scaled<SILU> {
+    #[inline(always)]
+    unsafe fn of<V: Lanes>(self, [x, mean, scale, shift]: [V; 4]) -> V {
+        // SAFETY: as above.
+        unsafe {
+            let x = V::mul_add(V::sub(x, mean), scale, shift);
+            if SILU { gated_by_sigmoid(x, 1.0) } else { x }
         }
     }
 }
