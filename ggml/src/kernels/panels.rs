@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use bytemuck::Zeroable;
 use bytemuck::allocation::try_zeroed_vec;
+use bytemuck::{AnyBitPattern, Zeroable};
 
 use super::Isa;
 use crate::{Dtype, Error, Result};
@@ -57,8 +57,8 @@ impl Panels {
         }
         let places = Places { width: self.isa.panel_width(), inputs: self.inputs, taps: self.taps };
         match &mut self.data {
-            Data::F32(data) => places.scatter(data, offset / size, bytes, f32::from_ne_bytes),
-            Data::F16(data) => places.scatter(data, offset / size, bytes, u16::from_ne_bytes),
+            Data::F32(data) => places.scatter::<_, 4>(data, offset / size, bytes),
+            Data::F16(data) => places.scatter::<_, 2>(data, offset / size, bytes),
         }
         Ok(())
     }
@@ -115,8 +115,28 @@ impl Panels {
 /// Pages are had when they are first written, by those that pack.
 fn zeros<T: Zeroable>(length: usize) -> Result<Vec<T>> {
     let bytes = length.saturating_mul(size_of::<T>());
-    try_zeroed_vec(length).map_err(|()| Error::Alloc { what: "weights", bytes })
+    let mut zeros = try_zeroed_vec(length).map_err(|()| Error::Alloc { what: "weights", bytes })?;
+    want_large_pages(&mut zeros);
+    Ok(zeros)
 }
+
+/// Asks the system to use large pages, where it can: a model's weights are half a million small ones.
+#[cfg(target_os = "linux")]
+fn want_large_pages<T>(memory: &mut [T]) {
+    use rustix::mm::{Advice, madvise};
+    /// The size of a small page, or a multiple of it.
+    const PAGE: usize = 1 << 16;
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let skipped = start.align_offset(PAGE);
+    let length = size_of_val(memory).saturating_sub(skipped) / PAGE * PAGE;
+    if length > 0 {
+        // SAFETY: the pages lie in `memory`, and what they hold stays as it is. An advice may be turned down.
+        let _ = unsafe { madvise(start.add(skipped).cast(), length, Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn want_large_pages<T>(_: &mut [T]) {}
 
 /// Where a weight lies in the panels.
 struct Places {
@@ -125,34 +145,48 @@ struct Places {
     taps: usize,
 }
 
+/// Sides of a square of weights that is turned at a time, in the first-level cache. No panel is wider.
+const SQUARE: usize = 32;
+
 impl Places {
     /// Writes weights from the `first`-th of `[outputs, inputs, taps]` on.
-    fn scatter<T, const BYTES: usize>(&self, data: &mut [T], first: usize, bytes: &[u8], read: fn([u8; BYTES]) -> T) {
+    fn scatter<T: AnyBitPattern, const BYTES: usize>(&self, data: &mut [T], first: usize, bytes: &[u8]) {
         let (row, mut first, mut values) = (self.inputs * self.taps, first, bytes.as_chunks::<BYTES>().0);
         while !values.is_empty() {
             let (output, start) = (first / row, first % row);
-            let (now, later) = values.split_at(values.len().min(row - start));
+            let lane = output % self.width;
+            // What is left of a row, or whole rows as far as the panel goes.
+            let rows = if start > 0 { 1 } else { (values.len() / row).clamp(1, self.width - lane) };
+            let length = if rows > 1 { row } else { values.len().min(row - start) };
+            let (now, later) = values.split_at(rows * length);
             let panel = &mut data[output / self.width * row * self.width..][..row * self.width];
-            self.scatter_row(&mut panel[output % self.width..], start, now, read);
+            for part in (0..length).step_by(SQUARE) {
+                self.turn(&mut panel[lane..], start + part, now, rows, part..length.min(part + SQUARE));
+            }
             (first, values) = (first + now.len(), later);
         }
     }
 
-    /// Writes weights of one output from its `start`-th on. `lane` begins at its first in the panel.
-    fn scatter_row<T, V: Copy>(&self, lane: &mut [T], start: usize, values: &[V], read: fn(V) -> T) {
-        if self.taps == 1 {
-            for (place, &value) in lane.iter_mut().step_by(self.width).skip(start).zip(values) {
-                *place = read(value);
+    /// Writes the weights in the columns `part` of `rows` rows of `values`, of which the first is a row's `start`-th.
+    /// `lanes` begins at the first row's place in the panel.
+    fn turn<T: AnyBitPattern, const BYTES: usize>(
+        &self,
+        lanes: &mut [T],
+        start: usize,
+        values: &[[u8; BYTES]],
+        rows: usize,
+        part: Range<usize>,
+    ) {
+        let mut square = [[T::zeroed(); SQUARE]; SQUARE];
+        for (square, row) in square.iter_mut().zip(values.chunks_exact(values.len() / rows)) {
+            for (to, from) in square.iter_mut().zip(&row[part.clone()]) {
+                *to = bytemuck::pod_read_unaligned(from);
             }
-            return;
         }
-        let tap_length = self.inputs * self.width;
-        let (mut tap, mut place) = (start % self.taps, start / self.taps * self.width);
-        for &value in values {
-            lane[tap * tap_length + place] = read(value);
-            tap += 1;
-            if tap == self.taps {
-                (tap, place) = (0, place + self.width);
+        for i in 0..part.len() {
+            let place = ((start + i) % self.taps * self.inputs + (start + i) / self.taps) * self.width;
+            for (to, row) in lanes[place..].iter_mut().zip(&square[..rows]) {
+                *to = row[i];
             }
         }
     }

@@ -47,13 +47,16 @@ pub(super) enum Refusal {
     TooLarge(i128),
 }
 
+/// Whether the bytes stay as they are.
+pub(super) fn is_the_same(source: Dtype, target: Target) -> bool {
+    matches!((source, target), (Dtype::F32, Target::F32) | (Dtype::F16, Target::F16) | (Dtype::I32, Target::I32))
+}
+
 /// Converts whole elements from `input` and puts them into `out`, which is cleared first.
 pub(super) fn convert(source: Dtype, target: Target, input: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
     out.clear();
     match (source, target) {
-        (Dtype::F32, Target::F32) | (Dtype::F16, Target::F16) | (Dtype::I32, Target::I32) => {
-            out.extend_from_slice(input);
-        }
+        _ if is_the_same(source, target) => out.extend_from_slice(input),
         (Dtype::F8E5M2, Target::F16) => out.extend(input.iter().flat_map(|&byte| [0, byte])),
         (Dtype::F8E4M3, Target::F16) => {
             out.extend(input.iter().flat_map(|&byte| f16_from_e4m3(byte).to_le_bytes()));

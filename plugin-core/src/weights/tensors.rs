@@ -261,8 +261,12 @@ impl Entry {
             let left = usize::try_from(self.bytes - done).unwrap_or(usize::MAX);
             let piece = &mut input[..chunk_bytes.min(left)];
             self.source.read_exact_at(self.offset + done, piece).map_err(|e| self.read_error(e))?;
-            convert::convert(self.dtype, target, piece, &mut output).map_err(|refusal| self.refusal(refusal))?;
-            sink(&output)?;
+            if convert::is_the_same(self.dtype, target) {
+                sink(piece)?;
+            } else {
+                convert::convert(self.dtype, target, piece, &mut output).map_err(|refusal| self.refusal(refusal))?;
+                sink(&output)?;
+            }
             done += piece.len() as u64;
             (control.progress)(piece.len() as u64);
         }

@@ -10,16 +10,25 @@ use scumble_core::sampling::rng::{Rng, RngKind};
 use scumble_core::{Error, Result};
 
 use crate::bench_ops::{OpTable, Peaks};
-use crate::builtin;
 use crate::compute::Compute;
 use crate::interrupt::Interrupt;
 use crate::output::print;
+use crate::{bench_cancel, builtin};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Time loading, text, one denoising step with guidance, and decoding: medians of several runs; and what
     /// each kind of op costs in the step
     Step(Arguments),
+    /// Cancel runs at times all over them, and time how long each takes to end; then watch the engine idle
+    Cancel(bench_cancel::Arguments),
+}
+
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Step(arguments) => step(arguments),
+        Command::Cancel(arguments) => bench_cancel::run(arguments),
+    }
 }
 
 #[derive(clap::Args)]
@@ -58,7 +67,7 @@ impl Observer for Silent {
     }
 }
 
-pub(crate) fn step(arguments: Arguments) -> Result<()> {
+fn step(arguments: Arguments) -> Result<()> {
     let observer = &mut Silent(Interrupt::install()?);
     check("width", arguments.width, MAX_SIDE_PX)?;
     check("height", arguments.height, MAX_SIDE_PX)?;

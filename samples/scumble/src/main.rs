@@ -1,6 +1,7 @@
 //! The command line of Scumble.
 
 mod bench;
+mod bench_cancel;
 mod bench_ops;
 mod builtin;
 mod compute;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
-        Command::Bench(bench::Command::Step(arguments)) => bench::step(arguments),
+        Command::Bench(command) => bench::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

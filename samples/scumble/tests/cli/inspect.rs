@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::tensors::{Edited, file};
-use crate::{Place, fixture, succeed};
+use crate::{Place, fixture, refuse_for, succeed};
 
 fn inspect(path: &Path) -> Value {
     let place = Place::new();
@@ -150,6 +150,19 @@ fn a_benchmark_prints_a_table_of_ops() {
     let ours = table("auto");
     assert!(ours.lines().any(|line| line.starts_with("convolution ")) && ours.contains("roofline:"), "{ours}");
     assert!(table("stock").contains("ggml computes all of the step"));
+}
+
+#[test]
+fn a_benchmark_cancels_runs() {
+    let place = Place::new();
+    let flags = ["bench", "cancel", "--width", "64", "--height", "64", "--times", "20", "--threads", "2", "--json"];
+    let report: Value = serde_json::from_str(&succeed(place.command(flags))).unwrap();
+    let whole = &report["cancel"]["whole run"];
+    // Some ends come before the call.
+    let counts = ["encoding", "denoising", "decoding"].map(|stage| report["cancel"][stage]["count"].as_u64().unwrap());
+    assert!((1..=20).contains(&counts.iter().sum::<u64>()) && whole["count"] == counts.iter().sum::<u64>(), "{report}");
+    assert!(whole["p50_ms"].as_f64() <= whole["p99_ms"].as_f64() && report["run_s"].as_f64() > Some(0.0), "{report}");
+    refuse_for(&place, place.command(["bench", "cancel", "--times", "0"]), "times: 0 where 1 to 10000 is possible");
 }
 
 #[cfg(target_os = "linux")]
