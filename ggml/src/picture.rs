@@ -1,6 +1,6 @@
 //! Pictures of a graph, in whichever order the back end computes them best.
 
-use crate::custom::{Concat, Geometry, GroupMoments, GroupNorm, GroupScales, GroupSizes};
+use crate::custom::{Concat, Geometry, GroupMoments, GroupNorm, GroupScales, GroupSizes, Windows};
 use crate::kernels::Activation;
 use crate::ops::{check, misfit, picks_as_pytorch};
 use crate::{Error, Result, Shape, Tensor, Weight};
@@ -145,7 +145,7 @@ impl<'g> Picture<'g> {
         };
         let output = [size(self.size[0], k[0]), size(self.size[1], k[1])].map(Option::unwrap_or_default);
         let shape = [k[3], output[0], output[1], batch];
-        let geometry = Geometry::Window {
+        let geometry = Geometry::Windows(Windows {
             input: [inner_width, inner_height],
             enlarged: self.size,
             output,
@@ -153,7 +153,7 @@ impl<'g> Picture<'g> {
             stride,
             padding: before,
             wraps,
-        };
+        });
         let bias = bias.map(|bias| self.values.weight(bias));
         let (added, expected) = match added {
             Addend::None => (None, shape),

@@ -1,55 +1,26 @@
 //! Linear maps and convolutions with packed weights.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::windows::Windows;
 use super::{BAND_FLOPS, Kernel, Tensors, band_of};
 use crate::Shape;
-use crate::kernels::{Panels, Part, Scratch, product_into};
+use crate::kernels::{CHANNELS, Panels, Part, Scratch, TILE, Tiles, product_into, winograd_into};
 
 /// Output rows of a band.
 const BAND_ROWS: usize = 128;
+
+/// Tiles of a band, where a convolution is computed by tiles.
+const BAND_TILES: usize = 48;
 
 /// Where each output row takes its inputs from.
 #[derive(Clone, Copy)]
 pub(crate) enum Geometry {
     /// From the input row of the same number.
     Rows,
-    /// From a window of the input picture; pictures are rows of pixels.
-    Window {
-        /// Width and height of the input.
-        input: [usize; 2],
-        /// Width and height that the input is enlarged to before, by the nearest pixel.
-        enlarged: [usize; 2],
-        /// Width and height of the output.
-        output: [usize; 2],
-        /// Width of the window.
-        window: usize,
-        /// Pixels from one window to the next.
-        stride: usize,
-        /// Pixels to the left of the input and above it.
-        padding: usize,
-        /// Whether what lies outside is the opposite edge, as in a picture that is laid out in tiles, and
-        /// not zero.
-        wraps: bool,
-    },
-}
-
-impl Geometry {
-    /// The input row that tap `tap` of output row `row` reads; none for a zero.
-    fn source(&self, row: usize, tap: usize) -> Option<usize> {
-        let Self::Window { input, enlarged, output, window, stride, padding, wraps } = *self else { return Some(row) };
-        let (x, y) = (row % output[0], row / output[0] % output[1]);
-        let picture = row / (output[0] * output[1]);
-        let place = |at: usize, tap: usize, axis: usize| {
-            let (at, size) = (at * stride + tap, enlarged[axis]);
-            let at = match wraps {
-                true => (at + size * padding.div_ceil(size) - padding) % size,
-                false => at.checked_sub(padding).filter(|&at| at < size)?,
-            };
-            Some(if size == input[axis] { at } else { at * input[axis] / size })
-        };
-        Some((picture * input[1] + place(y, tap / window, 1)?) * input[0] + place(x, tap % window, 0)?)
-    }
+    /// From a window of the input picture.
+    Windows(Windows),
 }
 
 /// A linear map, or a convolution, with its weights. Operands: the input rows, a bias `[outputs]` if
@@ -69,6 +40,8 @@ struct Sizes {
     rows: usize,
     products: usize,
     panels: usize,
+    /// Tiles in all, where the output is computed by tiles.
+    tiles: Option<usize>,
     /// Panels of a band.
     band_panels: usize,
 }
@@ -79,9 +52,15 @@ impl Map {
             let panels = panels.read().unwrap_or_else(PoisonError::into_inner);
             let (count, rows) = (panels.count(), shape[1..].iter().product());
             let products = panels.outputs() * panels.products();
-            let panel_flops = 2 * BAND_ROWS.min(rows) * products / count;
+            let tiles = tiles(&panels, &geometry, shape);
+            let band_rows = match tiles {
+                // Of each tile's products there are a quarter.
+                Some(tiles) => BAND_TILES.min(tiles) * TILE * TILE / 4,
+                None => BAND_ROWS.min(rows),
+            };
+            let panel_flops = 2 * band_rows * products / count;
             let band_panels = (BAND_FLOPS / panel_flops.max(1)).clamp(1, count);
-            Sizes { rows, products, panels: count, band_panels }
+            Sizes { rows, products, panels: count, tiles, band_panels }
         };
         Self { panels, geometry, shape, has_bias, sizes }
     }
@@ -89,14 +68,46 @@ impl Map {
     fn panel_bands(&self) -> usize {
         self.sizes.panels.div_ceil(self.sizes.band_panels)
     }
+
+    /// Fills the part's rows with what is there without the products: the bias, and what is added.
+    fn begin(&self, rows: impl Iterator<Item = usize>, columns: Range<usize>, tensors: &Tensors<'_>) {
+        let outputs = self.shape[0];
+        let bias = if self.has_bias { &tensors.operand(1)[columns.clone()] } else { &[] };
+        let added = tensors.operand(1 + usize::from(self.has_bias));
+        let rows_per_addend = if added.is_empty() { 1 } else { self.sizes.rows / (added.len() / outputs) };
+        for row in rows {
+            // SAFETY: these columns of the band's rows are part of it.
+            let y = unsafe { tensors.output(row * outputs + columns.start..row * outputs + columns.end) };
+            match bias {
+                [] => y.fill(0.0),
+                bias => y.copy_from_slice(bias),
+            }
+            if !added.is_empty() {
+                let added = &added[row / rows_per_addend * outputs..][columns.clone()];
+                y.iter_mut().zip(added).for_each(|(y, added)| *y += added);
+            }
+        }
+    }
+}
+
+/// How many tiles the output is computed by, where that is possible and pays.
+fn tiles(panels: &Panels, geometry: &Geometry, shape: Shape) -> Option<usize> {
+    /// Below, the weights of a tile cost more to transform than they save.
+    const FEWEST: usize = 6;
+    let Geometry::Windows(windows) = geometry else { return None };
+    let suits = windows.window == 3 && windows.stride == 1 && panels.inputs().is_multiple_of(CHANNELS);
+    let count = windows.tiles().iter().product::<usize>() * shape[3];
+    // At the edges parts of tiles are computed for nothing.
+    let pays = count >= FEWEST && 3 * count * TILE * TILE / 4 < 2 * shape[1..].iter().product::<usize>();
+    (suits && pays).then_some(count)
 }
 
 impl Kernel for Map {
     fn name(&self) -> &'static str {
         match self.geometry {
             Geometry::Rows => "linear",
-            Geometry::Window { window: 1, .. } => "convolution 1×1",
-            Geometry::Window { .. } => "convolution",
+            Geometry::Windows(Windows { window: 1, .. }) => "convolution 1×1",
+            Geometry::Windows(_) => "convolution",
         }
     }
 
@@ -113,35 +124,40 @@ impl Kernel for Map {
     }
 
     fn bands(&self) -> usize {
-        self.sizes.rows.div_ceil(BAND_ROWS) * self.panel_bands()
+        let bands = match self.sizes.tiles {
+            Some(tiles) => tiles.div_ceil(BAND_TILES),
+            None => self.sizes.rows.div_ceil(BAND_ROWS),
+        };
+        bands * self.panel_bands()
     }
 
     fn compute(&self, band: usize, tensors: &Tensors<'_>, scratch: &mut Scratch) {
         let panels = self.panels.read().unwrap_or_else(PoisonError::into_inner);
-        let part = Part {
-            rows: band_of(band / self.panel_bands(), self.sizes.rows, BAND_ROWS),
-            panels: band_of(band % self.panel_bands(), self.sizes.panels, self.sizes.band_panels),
+        let x = tensors.operand(0);
+        let rows = |count, size| band_of(band / self.panel_bands(), count, size);
+        let part =
+            |rows| Part { rows, panels: band_of(band % self.panel_bands(), self.sizes.panels, self.sizes.band_panels) };
+        let columns = panels.columns(&part(0..0).panels);
+        let computed = match (self.geometry, self.sizes.tiles) {
+            (Geometry::Windows(windows), Some(tiles)) => {
+                let tiles = rows(tiles, BAND_TILES);
+                let targets =
+                    tiles.clone().flat_map(|tile| (0..TILE * TILE).filter_map(move |i| windows.target(tile, i)));
+                self.begin(targets, columns, tensors);
+                // SAFETY: the part is the band's, and the output has its rows.
+                unsafe { winograd_into(&panels, x, &windows, tensors.output, part(tiles), scratch) }
+            }
+            (geometry, _) => {
+                let rows = rows(self.sizes.rows, BAND_ROWS);
+                self.begin(rows.clone(), columns, tensors);
+                let source = |row, tap| match geometry {
+                    Geometry::Rows => Some(row),
+                    Geometry::Windows(windows) => windows.tap(row, tap),
+                };
+                // SAFETY: as above.
+                unsafe { product_into(&panels, x, &source, tensors.output, part(rows), scratch) }
+            }
         };
-        let outputs = panels.outputs();
-        let columns = panels.columns(&part.panels);
-        let bias = if self.has_bias { &tensors.operand(1)[columns.clone()] } else { &[] };
-        let added = tensors.operand(1 + usize::from(self.has_bias));
-        let rows_per_addend = if added.is_empty() { 1 } else { self.sizes.rows / (added.len() / outputs) };
-        for row in part.rows.clone() {
-            // SAFETY: these columns of the band's rows are part of it.
-            let y = unsafe { tensors.output(row * outputs + columns.start..row * outputs + columns.end) };
-            match bias {
-                [] => y.fill(0.0),
-                bias => y.copy_from_slice(bias),
-            }
-            if !added.is_empty() {
-                let added = &added[row / rows_per_addend * outputs..][columns.clone()];
-                y.iter_mut().zip(added).for_each(|(y, added)| *y += added);
-            }
-        }
-        let source = |row, tap| self.geometry.source(row, tap);
-        // SAFETY: the part is the band's, and the output has its rows.
-        let computed = unsafe { product_into(&panels, tensors.operand(0), &source, tensors.output, part, scratch) };
         computed.expect("the geometry was checked when the op was made");
     }
 }

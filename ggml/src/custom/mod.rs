@@ -8,6 +8,7 @@ mod attention;
 mod map;
 mod norm;
 mod simple;
+mod windows;
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -17,6 +18,7 @@ pub(crate) use attention::{Attention, Pack, Sizes as AttentionSizes};
 pub(crate) use map::{Geometry, Map};
 pub(crate) use norm::{GroupMoments, GroupNorm, GroupScales, LayerNorm, Sizes as GroupSizes};
 pub(crate) use simple::{Activate, Concat, Gate};
+pub(crate) use windows::Windows;
 
 use crate::kernels::Scratch;
 use crate::{Shape, sys};

@@ -39,6 +39,32 @@ pub(super) trait Lanes: Copy {
     unsafe fn raise(v: Self) -> Self;
 }
 
+/// A type that numbers are stored in.
+pub(super) trait Stored: Copy {
+    /// Numbers that lie side by side, as f32.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn load<V: Lanes>(from: *const Self) -> V;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const Self) -> V {
+        // SAFETY: promised by the caller; so below.
+        unsafe { V::load(from) }
+    }
+}
+
+/// The bits of a half float.
+impl Stored for u16 {
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const Self) -> V {
+        // SAFETY: as above.
+        unsafe { V::load_half(from) }
+    }
+}
+
 /// Bits of a mantissa.
 const MANTISSA: i32 = 23;
 

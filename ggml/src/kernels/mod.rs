@@ -18,6 +18,7 @@ mod lanes;
 mod norm;
 mod panels;
 mod product;
+mod winograd;
 
 pub use activation::Activation;
 pub(crate) use activation::{QUICK_GELU_SLOPE, activate, gate};
@@ -27,3 +28,4 @@ pub(crate) use norm::{Channels, affine, layer_norm, moments};
 pub use panels::Panels;
 pub(crate) use product::product_into;
 pub use product::{Part, Scratch, product};
+pub(crate) use winograd::{CHANNELS, PATCH, TILE, Tiles, winograd_into};

@@ -87,6 +87,11 @@ impl Panels {
         self.outputs
     }
 
+    /// How many inputs each tap has.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
     /// How many weights each output has.
     pub fn products(&self) -> usize {
         self.inputs * self.taps

@@ -40,20 +40,50 @@ pub struct Scratch {
     block: Vec<f32>,
     /// An input row of zeros.
     zeros: Vec<f32>,
-    /// By tap, then by row of the part.
-    sources: Vec<*const f32>,
+    /// Input rows.
+    pub(super) sources: Vec<*const f32>,
     /// Whatever else a kernel keeps.
-    numbers: Vec<f32>,
+    pub(super) numbers: Vec<f32>,
 }
 
 impl Scratch {
     /// Room for `count` numbers, which are whatever was there before.
     pub(crate) fn numbers(&mut self, count: usize) -> &mut [f32] {
-        if self.numbers.len() < count {
-            self.numbers.resize(count, 0.0);
-        }
-        &mut self.numbers[..count]
+        room(&mut self.numbers, count)
     }
+
+    /// Notes where rows of `x`, of `inputs` numbers each, lie: those at `indices`; zeros for none.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when one lies outside.
+    pub(super) fn locate(
+        &mut self,
+        x: &[f32],
+        inputs: usize,
+        indices: impl Iterator<Item = Option<usize>>,
+    ) -> Result<()> {
+        self.zeros.resize(inputs, 0.0);
+        self.sources.clear();
+        for index in indices {
+            let from = match index {
+                None => &self.zeros,
+                Some(index) => {
+                    inside("source", index.saturating_add(1), x.len() / inputs)?;
+                    &x[index * inputs..]
+                }
+            };
+            self.sources.push(from.as_ptr());
+        }
+        Ok(())
+    }
+}
+
+/// The first `count` of `numbers`, of which there are made to be enough.
+pub(super) fn room(numbers: &mut Vec<f32>, count: usize) -> &mut [f32] {
+    if numbers.len() < count {
+        numbers.resize(count, 0.0);
+    }
+    &mut numbers[..count]
 }
 
 // SAFETY: the pointers are written anew by each call before it reads them.
@@ -78,7 +108,7 @@ pub fn product(
     unsafe { product_into(panels, x, source, y.as_mut_ptr(), part, scratch) }
 }
 
-fn inside(what: &'static str, end: usize, size: usize) -> Result<()> {
+pub(super) fn inside(what: &'static str, end: usize, size: usize) -> Result<()> {
     if end <= size { Ok(()) } else { Err(Error::Length { what, expected: size, found: end }) }
 }
 
@@ -97,20 +127,8 @@ pub(crate) unsafe fn product_into(
     inside("panels", part.panels.end, panels.count())?;
     let (inputs, rows) = (panels.inputs, part.rows.clone());
     scratch.block.resize(BLOCK.min(inputs) * WIDEST, 0.0);
-    scratch.zeros.resize(inputs, 0.0);
-    scratch.sources.clear();
-    for tap in 0..panels.taps {
-        for row in rows.clone() {
-            let from = match source(row, tap) {
-                None => &scratch.zeros,
-                Some(index) => {
-                    inside("source", index.saturating_add(1), x.len() / inputs)?;
-                    &x[index * inputs..]
-                }
-            };
-            scratch.sources.push(from.as_ptr());
-        }
-    }
+    // By tap, then by row.
+    scratch.locate(x, inputs, (0..panels.taps).flat_map(|tap| rows.clone().map(move |row| source(row, tap))))?;
     // Each source points at `inputs` numbers of `x` or of zeros, which are borrowed until the end; the part
     // lies within the panels, and within `y` by the caller's promise.
     panels.isa.run(Blocks { panels, y, part, scratch });
@@ -220,6 +238,18 @@ pub(super) unsafe fn accumulate<V: Lanes, const VECTORS: usize>(sums: &[V; VECTO
     }
     for (y, sum) in y.iter_mut().zip(row) {
         *y += sum;
+    }
+}
+
+/// Writes a row of sums.
+///
+/// # Safety
+/// The processor has the instruction set of `V`; `y` has the panel's width.
+#[inline(always)]
+pub(super) unsafe fn store<V: Lanes, const VECTORS: usize>(sums: &[V; VECTORS], y: &mut [f32]) {
+    for (v, sum) in sums.iter().enumerate() {
+        // SAFETY: promised by the caller.
+        unsafe { V::store(*sum, y[v * V::COUNT..].as_mut_ptr()) };
     }
 }
 
