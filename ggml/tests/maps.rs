@@ -90,7 +90,7 @@ fn linear_maps() {
 fn convolutions() {
     let mut random = Random(2);
     // Picture, kernel's width, height, outputs; stride; padding.
-    let cases: [(Shape, [usize; 3], usize, usize); 12] = [
+    let cases: [(Shape, [usize; 3], usize, usize); 19] = [
         ([1, 1, 1, 1], [1, 1, 1], 1, 0),
         ([1, 1, 3, 2], [3, 3, 5], 1, 1),
         ([7, 5, 3, 2], [3, 3, 4], 1, 1),
@@ -103,6 +103,14 @@ fn convolutions() {
         ([5, 7, 1, 1], [5, 7, 2], 4, 6),
         ([16, 16, 32, 2], [3, 3, 16], 1, 1),
         ([4, 4, 320, 1], [3, 3, 8], 1, 1),
+        // By tiles of 4×4, whole ones and others, with one block of inputs and with several.
+        ([12, 8, 16, 1], [3, 3, 1], 1, 1),
+        ([33, 31, 16, 1], [3, 3, 31], 1, 1),
+        ([7, 11, 48, 2], [3, 3, 33], 1, 1),
+        ([30, 13, 80, 1], [3, 3, 7], 1, 0),
+        ([15, 22, 272, 1], [3, 3, 3], 1, 2),
+        ([8, 7, 32, 3], [3, 3, 65], 1, 1),
+        ([61, 63, 16, 1], [3, 3, 4], 1, 1),
     ];
     for (name, backend) in backends(2) {
         for (case, (shape, [kw, kh, outputs], stride, padding)) in cases.into_iter().enumerate() {
@@ -123,7 +131,13 @@ fn convolutions() {
 fn convolutions_of_other_kinds() {
     let mut random = Random(5);
     for (name, backend) in backends(2) {
-        for (shape, outputs) in [([5, 7, 3, 2], 4), ([8, 6, 32, 1], 17), ([3, 3, 1, 1], 1), ([16, 15, 5, 3], 33)] {
+        for (shape, outputs) in [
+            ([5, 7, 3, 2], 4),
+            ([8, 6, 32, 1], 17),
+            ([3, 3, 1, 1], 1),
+            ([16, 15, 5, 3], 33),
+            ([11, 12, 80, 2], 33),
+        ] {
             let x = random.array(shape, 1.0);
             let kernel = random.array([3, 3, shape[2], outputs], 1.0).halves();
             let weight = stored(&backend, Some(MapKind::Convolution), Dtype::F16, &kernel);
