@@ -12,6 +12,7 @@ use crate::executor::Executor;
 use crate::graph::{Graph, Slot, SlotInfo};
 use crate::kernels::Isa;
 use crate::steady::{Inputs, dependencies, steady};
+use crate::storage::unpacked;
 use crate::{Backend, Dtype, Error, Result, Shape, Storage, Tensor, Weight, sys};
 
 /// A graph under construction. [`Tensor`]s borrow it; [`Builder::build`] ends it.
@@ -84,7 +85,7 @@ impl Builder {
             let reason = "a packed weight is used for something else than its map";
             return Tensor::poisoned(self, Error::Backend(reason.into()));
         }
-        Tensor::wrap(self, weight.raw(), weight.dtype())
+        Tensor::wrap(self, weight.raw(), unpacked(weight.dtype()))
     }
 
     /// Keeps a weight's storage alive as long as the graph.

@@ -9,6 +9,8 @@ pub enum Dtype {
     F32,
     /// 16-bit float (IEEE half).
     F16,
+    /// 16-bit float with the exponent of F32 (bfloat16): only for the weights of maps.
+    BF16,
     /// 32-bit signed integer: indices.
     I32,
 }
@@ -18,7 +20,7 @@ impl Dtype {
     pub fn size(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
-            Self::F16 => 2,
+            Self::F16 | Self::BF16 => 2,
         }
     }
 
@@ -26,6 +28,7 @@ impl Dtype {
         match self {
             Self::F32 => sys::GGML_TYPE_F32,
             Self::F16 => sys::GGML_TYPE_F16,
+            Self::BF16 => sys::GGML_TYPE_BF16,
             Self::I32 => sys::GGML_TYPE_I32,
         }
     }

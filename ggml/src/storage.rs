@@ -44,6 +44,11 @@ struct Declared {
 /// Empty until memory is had, and for good where nothing is packed.
 type Packed = Arc<OnceLock<Arc<RwLock<Panels>>>>;
 
+/// The type of the tensor that weights lie in where they are not packed.
+pub(crate) fn unpacked(dtype: Dtype) -> Dtype {
+    if dtype == Dtype::BF16 { Dtype::F32 } else { dtype }
+}
+
 /// What the weights of a map mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
@@ -76,14 +81,21 @@ impl Storage {
     }
 
     /// Declares a tensor. `shape` is fastest dimension first.
+    ///
+    /// # Errors
+    /// [`Error::Type`] for BF16, in which only maps are stored.
     pub fn add(&self, dtype: Dtype, shape: Shape) -> Result<Weight> {
+        if dtype == Dtype::BF16 {
+            return Err(Error::Type { op: "weight", expected: "F32, F16 or I32", found: dtype });
+        }
         let raw = self.lock().describe(dtype, shape, |inner| &mut inner.contexts)?;
         Ok(Weight { raw, dtype, shape, packed: None, storage: self.clone() })
     }
 
     /// Declares the weights of a linear map or a convolution, which are packed where the back end has
     /// kernels of our own: only [`Tensor::linear`](crate::Tensor::linear) and
-    /// [`Tensor::convolve`](crate::Tensor::convolve) can use them.
+    /// [`Picture::convolve`](crate::Picture::convolve) can use them. BF16 is widened to F32 elsewhere, for ggml would
+    /// round what it multiplies with it.
     pub fn add_map(&self, kind: MapKind, dtype: Dtype, shape: Shape) -> Result<Weight> {
         let (outputs, inputs, taps) = match kind {
             MapKind::Linear => (shape[1], shape[0], 1),
@@ -93,7 +105,7 @@ impl Storage {
             return Err(Error::Shape { op: "linear map", shape, reason: "it has more than two dimensions".into() });
         }
         let mut inner = self.lock();
-        let raw = inner.describe(dtype, shape, |inner| &mut inner.map_contexts)?;
+        let raw = inner.describe(unpacked(dtype), shape, |inner| &mut inner.map_contexts)?;
         let packed = Packed::default();
         inner.maps.push(Declared { dtype, outputs, inputs, taps, packed: packed.clone() });
         Ok(Weight { raw, dtype, shape, packed: Some(packed), storage: self.clone() })
@@ -297,6 +309,16 @@ impl Weight {
             drop(inner);
             return packed.write(offset, data);
         }
+        let widened: Vec<u8>;
+        let (offset, data) = match self.dtype {
+            Dtype::BF16 if offset.is_multiple_of(2) && data.len().is_multiple_of(2) => {
+                // The upper half of a F32, which is little-endian as the data is.
+                widened = data.as_chunks::<2>().0.iter().flat_map(|&[low, high]| [0, 0, low, high]).collect();
+                (2 * offset, widened.as_slice())
+            }
+            Dtype::BF16 => return Err(Error::Length { what: "write to a weight", expected: self.bytes(), found: end }),
+            _ => (offset, data),
+        };
         if !data.is_empty() {
             // SAFETY: the tensor has its memory, the range lies inside it, and nobody reads it.
             unsafe { sys::ggml_backend_tensor_set(self.raw.as_ptr(), data.as_ptr().cast(), offset, data.len()) };

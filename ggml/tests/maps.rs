@@ -31,6 +31,7 @@ fn stored(backend: &Backend, kind: Option<MapKind>, dtype: Dtype, values: &Array
     storage.allocate(backend).unwrap();
     let bytes: Vec<u8> = match dtype {
         Dtype::F16 => values.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        Dtype::BF16 => values.data.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
         _ => values.data.iter().flat_map(|x| x.to_le_bytes()).collect(),
     };
     weight.write(0, &bytes).unwrap();
@@ -65,9 +66,9 @@ fn linear_maps() {
     ];
     for (name, backend) in backends(2) {
         for (case, (shape, outputs)) in cases.into_iter().enumerate() {
-            let dtype = [Dtype::F32, Dtype::F16][case % 2];
+            let dtype = [Dtype::F32, Dtype::F16, Dtype::BF16][case % 3];
             let x = random.array(shape, 2.0);
-            let matrix = random.array([shape[0], outputs, 1, 1], 1.0).halves();
+            let matrix = random.array([shape[0], outputs, 1, 1], 1.0).stored_as(dtype);
             let bias = random.array([outputs, 1, 1, 1], 1.0);
             let expected = naive::matmul(&matrix, &x);
             let held = stored(&backend, None, Dtype::F32, &bias);
@@ -115,10 +116,11 @@ fn convolutions() {
     for (name, backend) in backends(2) {
         for (case, (shape, [kw, kh, outputs], stride, padding)) in cases.into_iter().enumerate() {
             let x = random.array(shape, 2.0);
-            let kernel = random.array([kw, kh, shape[2], outputs], 1.0).halves();
+            let dtype = [Dtype::F16, Dtype::F32, Dtype::BF16][case % 3];
+            let kernel = random.array([kw, kh, shape[2], outputs], 1.0).stored_as(dtype);
             let bias = random.array([outputs, 1, 1, 1], 1.0);
             let expected = with_bias(naive::conv_2d(&x, &kernel, stride, padding), &bias, 2);
-            let weight = stored(&backend, Some(MapKind::Convolution), [Dtype::F16, Dtype::F32][case % 2], &kernel);
+            let weight = stored(&backend, Some(MapKind::Convolution), dtype, &kernel);
             let held = stored(&backend, None, Dtype::F32, &bias);
             let found = run_on(&backend, &[&x], |_, t| convolve(t[0], &weight, Some(&held), stride, padding));
             close(&name, &found, &expected, SUMS);
@@ -131,13 +133,9 @@ fn convolutions() {
 fn convolutions_of_other_kinds() {
     let mut random = Random(5);
     for (name, backend) in backends(2) {
-        for (shape, outputs) in [
-            ([5, 7, 3, 2], 4),
-            ([8, 6, 32, 1], 17),
-            ([3, 3, 1, 1], 1),
-            ([16, 15, 5, 3], 33),
-            ([11, 12, 80, 2], 33),
-        ] {
+        for (shape, outputs) in
+            [([5, 7, 3, 2], 4), ([8, 6, 32, 1], 17), ([3, 3, 1, 1], 1), ([16, 15, 5, 3], 33), ([11, 12, 80, 2], 33)]
+        {
             let x = random.array(shape, 1.0);
             let kernel = random.array([3, 3, shape[2], outputs], 1.0).halves();
             let weight = stored(&backend, Some(MapKind::Convolution), Dtype::F16, &kernel);
@@ -351,6 +349,12 @@ fn what_does_not_fit_is_refused() {
         error([7, 7, 4, 1], &|x| convolve(x, &kernel, None, 0, 0));
         error([7, 7, 4, 1], &|x| convolve(x, &kernel, None, usize::MAX, usize::MAX));
         error([7, 7, 4, 1], &|x| x.permute([1, 0, 2, 3]).linear(&matrix, None, None));
+        // Only maps are stored in BF16, and only whole numbers are written to them.
+        assert!(Storage::new().add(Dtype::BF16, [4, 1, 1, 1]).is_err());
+        let matrix = stored(&backend, Some(MapKind::Linear), Dtype::BF16, &zeros([4, 5, 1, 1]));
+        assert!(matrix.write(2, &[0; 4]).is_ok() && matrix.write(38, &[0; 2]).is_ok());
+        assert!(matrix.write(1, &[0; 2]).is_err() && matrix.write(2, &[0; 3]).is_err());
+        assert!(matrix.write(38, &[0; 4]).is_err() && matrix.write(usize::MAX - 1, &[0; 2]).is_err());
     }
     // Weights that are packed do not go into a graph that ggml computes.
     let (ours, stock) = (Backend::cpu(1).unwrap(), Backend::cpu_with(1, None).unwrap());

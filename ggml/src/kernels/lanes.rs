@@ -5,6 +5,8 @@ use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+use half::{bf16, f16};
+
 /// A vector of [`Lanes::COUNT`] numbers. Operations are number by number.
 ///
 /// # Safety
@@ -19,7 +21,9 @@ pub(super) trait Lanes: Copy {
     /// Numbers that lie side by side.
     unsafe fn load(from: *const f32) -> Self;
     /// Half floats that lie side by side, widened exactly.
-    unsafe fn load_half(from: *const u16) -> Self;
+    unsafe fn load_half(from: *const f16) -> Self;
+    /// The same of numbers that are the upper halves of F32.
+    unsafe fn load_brain(from: *const bf16) -> Self;
     /// Writes the numbers side by side.
     unsafe fn store(v: Self, to: *mut f32);
     /// `a + b`.
@@ -56,12 +60,19 @@ impl Stored for f32 {
     }
 }
 
-/// The bits of a half float.
-impl Stored for u16 {
+impl Stored for f16 {
     #[inline(always)]
     unsafe fn load<V: Lanes>(from: *const Self) -> V {
         // SAFETY: as above.
         unsafe { V::load_half(from) }
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const Self) -> V {
+        // SAFETY: as above.
+        unsafe { V::load_brain(from) }
     }
 }
 
@@ -92,7 +103,10 @@ macro_rules! lanes {
 lanes! { Four, 4,
     splat(value: f32) -> Self { Self([value; 4]) }
     load(from: *const f32) -> Self { Self(from.cast::<[f32; 4]>().read_unaligned()) }
-    load_half(from: *const u16) -> Self { Self(from.cast::<[u16; 4]>().read_unaligned().map(widened)) }
+    load_half(from: *const f16) -> Self { Self(from.cast::<[u16; 4]>().read_unaligned().map(widened)) }
+    load_brain(from: *const bf16) -> Self {
+        Self(from.cast::<[u16; 4]>().read_unaligned().map(|bits| f32::from_bits(u32::from(bits) << 16)))
+    }
     store(v: Self, to: *mut f32) { to.cast::<[f32; 4]>().write_unaligned(v.0) }
     add(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] + b.0[i])) }
     sub(a: Self, b: Self) -> Self { Self(std::array::from_fn(|i| a.0[i] - b.0[i])) }
@@ -119,7 +133,10 @@ fn widened(bits: u16) -> f32 {
 lanes! { __m256, 8,
     splat(value: f32) -> Self { _mm256_set1_ps(value) }
     load(from: *const f32) -> Self { _mm256_loadu_ps(from) }
-    load_half(from: *const u16) -> Self { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    load_half(from: *const f16) -> Self { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    load_brain(from: *const bf16) -> Self {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
+    }
     store(v: Self, to: *mut f32) { _mm256_storeu_ps(to, v) }
     add(a: Self, b: Self) -> Self { _mm256_add_ps(a, b) }
     sub(a: Self, b: Self) -> Self { _mm256_sub_ps(a, b) }
@@ -134,7 +151,10 @@ lanes! { __m256, 8,
 lanes! { __m512, 16,
     splat(value: f32) -> Self { _mm512_set1_ps(value) }
     load(from: *const f32) -> Self { _mm512_loadu_ps(from) }
-    load_half(from: *const u16) -> Self { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    load_half(from: *const f16) -> Self { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    load_brain(from: *const bf16) -> Self {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))))
+    }
     store(v: Self, to: *mut f32) { _mm512_storeu_ps(to, v) }
     add(a: Self, b: Self) -> Self { _mm512_add_ps(a, b) }
     sub(a: Self, b: Self) -> Self { _mm512_sub_ps(a, b) }
@@ -150,7 +170,8 @@ lanes! { float32x4_t, 4,
     splat(value: f32) -> Self { vdupq_n_f32(value) }
     load(from: *const f32) -> Self { vld1q_f32(from) }
     // The intrinsic for halves is not in stable Rust.
-    load_half(from: *const u16) -> Self { vld1q_f32(from.cast::<[u16; 4]>().read_unaligned().map(widened).as_ptr()) }
+    load_half(from: *const f16) -> Self { vld1q_f32(from.cast::<[u16; 4]>().read_unaligned().map(widened).as_ptr()) }
+    load_brain(from: *const bf16) -> Self { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(from.cast())))) }
     store(v: Self, to: *mut f32) { vst1q_f32(to, v) }
     add(a: Self, b: Self) -> Self { vaddq_f32(a, b) }
     sub(a: Self, b: Self) -> Self { vsubq_f32(a, b) }

@@ -20,6 +20,9 @@ mod panels;
 mod product;
 mod winograd;
 
+#[cfg(test)]
+mod tests;
+
 pub use activation::Activation;
 pub(crate) use activation::{QUICK_GELU_SLOPE, activate, gate};
 pub(crate) use attention::{Attend, Head, block_length, blocks, pack};

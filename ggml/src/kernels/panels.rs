@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytemuck::allocation::try_zeroed_vec;
 use bytemuck::{AnyBitPattern, Zeroable};
+use half::{bf16, f16};
 
 use super::Isa;
 use crate::{Dtype, Error, Result};
@@ -24,20 +25,22 @@ pub struct Panels {
 
 pub(super) enum Data {
     F32(Vec<f32>),
-    F16(Vec<u16>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
 }
 
 impl Panels {
     /// Room for weights `[outputs, inputs, taps]`, all zero.
     ///
     /// # Errors
-    /// [`Error::Type`] for types other than F32 and F16, [`Error::Alloc`].
+    /// [`Error::Type`] for types other than F32, F16 and BF16, [`Error::Alloc`].
     pub fn zeros(isa: Isa, dtype: Dtype, outputs: usize, inputs: usize, taps: usize) -> Result<Self> {
         let length = Self::length(isa, outputs, inputs, taps);
         let data = match dtype {
             Dtype::F32 => Data::F32(zeros(length)?),
             Dtype::F16 => Data::F16(zeros(length)?),
-            found => return Err(Error::Type { op: "pack", expected: "F32 or F16", found }),
+            Dtype::BF16 => Data::BF16(zeros(length)?),
+            found => return Err(Error::Type { op: "pack", expected: "F32, F16 or BF16", found }),
         };
         Ok(Self { isa, outputs, taps, inputs, data })
     }
@@ -59,6 +62,7 @@ impl Panels {
         match &mut self.data {
             Data::F32(data) => places.scatter::<_, 4>(data, offset / size, bytes),
             Data::F16(data) => places.scatter::<_, 2>(data, offset / size, bytes),
+            Data::BF16(data) => places.scatter::<_, 2>(data, offset / size, bytes),
         }
         Ok(())
     }
@@ -68,6 +72,7 @@ impl Panels {
         match self.data {
             Data::F32(_) => Dtype::F32,
             Data::F16(_) => Dtype::F16,
+            Data::BF16(_) => Dtype::BF16,
         }
     }
 
@@ -108,6 +113,7 @@ impl Panels {
         match &self.data {
             Data::F32(data) => size_of_val(data.as_slice()),
             Data::F16(data) => size_of_val(data.as_slice()),
+            Data::BF16(data) => size_of_val(data.as_slice()),
         }
     }
 
@@ -126,7 +132,7 @@ fn zeros<T: Zeroable>(length: usize) -> Result<Vec<T>> {
 }
 
 /// Asks the system to use large pages, where it can: a model's weights are half a million small ones.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn want_large_pages<T>(memory: &mut [T]) {
     use rustix::mm::{Advice, madvise};
     /// The size of a small page, or a multiple of it.
@@ -140,7 +146,7 @@ fn want_large_pages<T>(memory: &mut [T]) {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(miri))))]
 fn want_large_pages<T>(_: &mut [T]) {}
 
 /// Where a weight lies in the panels.

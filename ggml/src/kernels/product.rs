@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::Panels;
 use super::isa::Routine;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Stored};
 use super::panels::Data;
 use crate::{Error, Result};
 
@@ -260,15 +260,25 @@ pub(super) unsafe fn store<V: Lanes, const VECTORS: usize>(sums: &[V; VECTORS], 
 /// vector's.
 #[inline(always)]
 unsafe fn widened<V: Lanes>(data: &Data, range: Range<usize>, block: &mut [f32]) -> *const f32 {
-    match data {
-        Data::F32(data) => data[range].as_ptr(),
-        Data::F16(data) => {
-            let halves = &data[range];
-            for (from, to) in halves.chunks_exact(V::COUNT).zip(block.chunks_exact_mut(V::COUNT)) {
-                // SAFETY: both have as many elements as the vector.
-                unsafe { V::store(V::load_half(from.as_ptr()), to.as_mut_ptr()) };
-            }
-            block.as_ptr()
+    // SAFETY: promised by the caller.
+    unsafe {
+        match data {
+            Data::F32(data) => data[range].as_ptr(),
+            Data::F16(data) => widen::<V, _>(&data[range], block),
+            Data::BF16(data) => widen::<V, _>(&data[range], block),
         }
     }
+}
+
+/// Whole vectors of weights as f32, in `block`.
+///
+/// # Safety
+/// The processor has the instruction set of `V`.
+#[inline(always)]
+unsafe fn widen<V: Lanes, T: Stored>(weights: &[T], block: &mut [f32]) -> *const f32 {
+    for (from, to) in weights.chunks_exact(V::COUNT).zip(block.chunks_exact_mut(V::COUNT)) {
+        // SAFETY: both have as many elements as the vector.
+        unsafe { V::store(T::load(from.as_ptr()), to.as_mut_ptr()) };
+    }
+    block.as_ptr()
 }

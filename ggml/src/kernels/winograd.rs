@@ -11,6 +11,8 @@
 //! Transformed weights would take four times the memory, so they are made anew for each band, a block of
 //! inputs at a time, and used for all of its tiles while they are in the cache.
 
+#![allow(clippy::needless_range_loop, reason = "the formulas speak of rows and columns")]
+
 use super::Panels;
 use super::isa::Routine;
 use super::lanes::{Lanes, Stored};
@@ -117,6 +119,9 @@ impl Routine for Winograd<'_> {
                             transform_weights::<V, _>(&data[at..], inputs * width, length * width, to, weight)
                         }
                         Data::F16(data) => {
+                            transform_weights::<V, _>(&data[at..], inputs * width, length * width, to, weight)
+                        }
+                        Data::BF16(data) => {
                             transform_weights::<V, _>(&data[at..], inputs * width, length * width, to, weight)
                         }
                     }

@@ -76,7 +76,17 @@ impl Array {
 
     /// Rounded to half floats.
     pub fn halves(&self) -> Self {
-        Self { shape: self.shape, data: self.data.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect() }
+        self.stored_as(ggml::Dtype::F16)
+    }
+
+    /// Rounded to what a type holds.
+    pub fn stored_as(&self, dtype: ggml::Dtype) -> Self {
+        let rounded = |&x: &f32| match dtype {
+            ggml::Dtype::F16 => half::f16::from_f32(x).to_f32(),
+            ggml::Dtype::BF16 => half::bf16::from_f32(x).to_f32(),
+            _ => x,
+        };
+        Self { shape: self.shape, data: self.data.iter().map(rounded).collect() }
     }
 }
 
@@ -251,6 +261,7 @@ pub fn weight(backend: &Backend, dtype: Dtype, x: &Array) -> Weight {
         Dtype::F32 => x.data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Dtype::F16 => x.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
         Dtype::I32 => x.data.iter().flat_map(|&x| (x as i32).to_le_bytes()).collect(),
+        Dtype::BF16 => unreachable!("only maps are stored so"),
     };
     weight.write(0, &bytes).unwrap();
     weight

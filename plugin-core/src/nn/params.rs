@@ -94,7 +94,7 @@ impl<'a> Params<'a> {
     pub fn map(&self, name: &str, shape: &[usize]) -> Result<Weight> {
         let kind = if shape.len() == 2 { MapKind::Linear } else { MapKind::Convolution };
         let entry = self.weights.entry(name, shape)?.clone();
-        let target = entry.natural();
+        let target = entry.natural_of_map();
         self.plan_read(entry, target, shape, Some(kind))
     }
 
@@ -112,6 +112,7 @@ impl<'a> Params<'a> {
         let dtype = match target {
             Target::F32 => Dtype::F32,
             Target::F16 => Dtype::F16,
+            Target::BF16 => Dtype::BF16,
             Target::I32 => Dtype::I32,
         };
         let weight = match map {

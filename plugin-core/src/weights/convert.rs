@@ -15,6 +15,8 @@ pub enum Target {
     F32,
     /// Half precision.
     F16,
+    /// The upper half of single precision.
+    BF16,
     /// 32-bit signed integers, from integers only.
     I32,
 }
@@ -24,7 +26,7 @@ impl Target {
     pub fn size_bytes(self) -> usize {
         match self {
             Target::F32 | Target::I32 => 4,
-            Target::F16 => 2,
+            Target::F16 | Target::BF16 => 2,
         }
     }
 
@@ -35,6 +37,11 @@ impl Target {
             Dtype::F16 | Dtype::F8E4M3 | Dtype::F8E5M2 => Target::F16,
             _ => Target::F32,
         }
+    }
+
+    /// As [`Target::natural`], for the weights of maps, which BF16 can be as it is.
+    pub fn of_map(source: Dtype) -> Target {
+        if source == Dtype::Bf16 { Target::BF16 } else { Target::natural(source) }
     }
 }
 
@@ -49,7 +56,10 @@ pub(super) enum Refusal {
 
 /// Whether the bytes stay as they are.
 pub(super) fn is_the_same(source: Dtype, target: Target) -> bool {
-    matches!((source, target), (Dtype::F32, Target::F32) | (Dtype::F16, Target::F16) | (Dtype::I32, Target::I32))
+    matches!(
+        (source, target),
+        (Dtype::F32, Target::F32) | (Dtype::F16, Target::F16) | (Dtype::Bf16, Target::BF16) | (Dtype::I32, Target::I32)
+    )
 }
 
 /// Converts whole elements from `input` and puts them into `out`, which is cleared first.
@@ -66,6 +76,10 @@ pub(super) fn convert(source: Dtype, target: Target, input: &[u8], out: &mut Vec
             let mut halves = vec![f16::ZERO; input.len() / source.size_bytes()];
             halves.convert_from_f32_slice(&to_f32(source, input));
             out.extend(halves.into_iter().flat_map(f16::to_le_bytes));
+        }
+        (_, Target::BF16) => {
+            let singles = to_f32(source, input);
+            out.extend(singles.into_iter().flat_map(|single| bf16::from_f32(single).to_le_bytes()));
         }
         (_, Target::I32) if source.is_integer() => {
             for element in input.chunks_exact(source.size_bytes()) {
@@ -232,6 +246,8 @@ mod tests {
         assert_eq!(Target::natural(Dtype::F16), Target::F16);
         assert_eq!(Target::natural(Dtype::F8E4M3), Target::F16);
         assert_eq!(Target::natural(Dtype::Bf16), Target::F32);
+        assert_eq!(Target::of_map(Dtype::Bf16), Target::BF16);
+        assert_eq!(Target::of_map(Dtype::F8E5M2), Target::F16);
         assert_eq!(Target::natural(Dtype::F64), Target::F32);
         assert_eq!(Target::natural(Dtype::I64), Target::F32);
     }

@@ -211,6 +211,11 @@ impl Entry {
         Target::natural(self.dtype)
     }
 
+    /// As [`Entry::natural`], for the weights of maps: BF16 gives BF16.
+    pub fn natural_of_map(&self) -> Target {
+        Target::of_map(self.dtype)
+    }
+
     /// Reads all elements in their order as `target`, and hands them to `sink` in pieces of at
     /// most 1 MiB, little-endian, each with its byte offset among the target's bytes.
     pub fn read(
