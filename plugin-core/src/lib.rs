@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod error;
 pub mod image;
 pub mod memory;

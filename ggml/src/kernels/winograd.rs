@@ -5,8 +5,8 @@
 //! place, and the products are transformed back, which costs 36 multiplications where there were 144. The
 //! 36 places are 36 products of matrices, tiles times weights.
 //!
-//! The points of interpolation are 0, ±1/√2, ±√2 and ∞. With the usual 0, ±1, ±2 the numbers grow more on
-//! the way, and rounding costs three times as much.
+//! The points of interpolation are 0, ±1/√2, ±√2 and ∞. With the usual 0, ±1, ±2 the powers of the points are
+//! larger, and numbers that are nearly equal are subtracted where they have grown.
 //!
 //! Transformed weights would take four times the memory, so they are made anew for each band, a block of
 //! inputs at a time, and used for all of its tiles while they are in the cache.
@@ -104,10 +104,10 @@ impl Routine for Winograd<'_> {
         let (weights, products) = rest.split_at_mut(lengths[1]);
         for start in (0..inputs).step_by(depth) {
             let length = depth.min(inputs - start);
-            for (sources, to) in sources.as_chunks::<PLACES>().0.iter().zip(patches.chunks_exact_mut(length)) {
-                // SAFETY: the caller has the instruction set. Sources have all inputs, and patches as many places;
-                // here and below lengths are whole vectors.
-                unsafe { transform_patch::<V>(sources, start, length, to.as_mut_ptr(), patch) };
+            for (i, sources) in sources.as_chunks::<PLACES>().0.iter().enumerate() {
+                // SAFETY: the caller has the instruction set. Sources have all inputs, and there are patches for as many
+                // tiles; here and below lengths are whole vectors.
+                unsafe { transform_patch::<V>(sources, start, length, patches[i * length..].as_mut_ptr(), patch) };
             }
             for (panel, products) in part.panels.clone().zip(products.chunks_exact_mut(panel_products)) {
                 let at = panel * panels.panel_length() + start * width;

@@ -291,4 +291,24 @@ mod tests {
             assert!((found - expected).abs() < 1e-5, "{found} {expected}");
         }
     }
+
+    /// Tiles differ, for each is normalised by its own statistics; nowhere does one end at once.
+    #[test]
+    fn tiles_that_differ_fade_into_each_other() {
+        let (width, height) = (200, 130);
+        let mut blend = Blend::new(1, width, height).unwrap();
+        let tiles = Tiles::over(width, height);
+        for (i, tile) in tiles.iter().enumerate() {
+            let flat = vec![if i.is_multiple_of(2) { 1.0 } else { -1.0 }; tile.width * tile.height];
+            blend.add(&flat, tile, OVERLAP);
+        }
+        let picture = blend.finish();
+        let (least, most) = picture.iter().fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
+        assert_eq!((least, most), (-1.0, 1.0), "the tiles are there");
+        let across = picture.chunks_exact(width).flat_map(|row| row.windows(2)).map(|pair| pair[1] - pair[0]);
+        let down = picture.iter().zip(&picture[width..]).map(|(a, b)| b - a);
+        let steepest = across.chain(down).fold(0f32, |most, step| most.max(step.abs()));
+        // From 1 to −1 over the overlap, with a little for where four meet.
+        assert!(steepest <= 3.0 / OVERLAP as f32, "{steepest}");
+    }
 }
